@@ -1,43 +1,51 @@
-"""The tasks of tournament.py: data, a model, its optimizer and batch, and the mark that trainings are timed to."""
+"""The tasks of tournament.py: data, a network, its rate and batch, and the mark that trainings are timed to.
 
+Weights and gradients are NumPy arrays, because algorithms run on them as they are (nfdt/algorithm.py): nothing is
+traced, and a run of the small CNN takes a second. Its gradient is written out; those of the others are TensorFlow's.
+"""
+
+import gzip
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import harness  # noqa: F401  the project is on the path with it
+import harness
 import numpy as np
-from pictures import images
 
 TESTED = 1_000  # rows of the test data
+Weights = list[Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A training.
+    """A training by SGD with momentum.
 
     Attributes:
         data: Returns (x, y), (x, y) for training and test.
-        model: Returns a compiled Keras model.
+        network: Returns the network.
         rows: Rows of training data that are used.
         batch: The script's batch size.
         epochs: Passes over these rows. After them all algorithms have seen equal samples.
+        rate: The script's learning rate.
         step_s: Seconds of a batch on a node of speed 1. It takes the place of the cluster files' own.
-        every: Batches between two tests.
         mark: The accuracy that trainings are timed to.
     """
 
     data: Callable[[], Any]
-    model: Callable[[], Any]
+    network: Callable[[], Any]
     rows: int
     batch: int
     epochs: int
+    rate: float
     step_s: float
-    every: int
     mark: float
+    momentum: float = 0.9
+    every: int = 20  # batches between two tests
 
     @property
     def steps(self) -> int:
@@ -45,49 +53,159 @@ class Task:
         return -(-self.rows // self.batch)
 
 
-def _compiled(model: Any, optimizer: Any) -> Any:
-    import keras
+class SmallCnn:
+    """Two convolutions, each pooled, and two dense layers: 6 thousand weights."""
 
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
+    shapes = ((9, 8), (8,), (72, 16), (16,), (64, 64), (64,), (64, 10), (10,))
+
+    def start(self, seed: int) -> Weights:
+        """Return Glorot's uniform kernels and zero biases."""
+        rng = np.random.default_rng(seed)
+        limits = [np.sqrt(6 / sum(shape)) if len(shape) == 2 else 0.0 for shape in self.shapes]
+        return [rng.uniform(-a, a, s).astype(np.float32) for a, s in zip(limits, self.shapes, strict=True)]
+
+    def gradient(self, w: Weights, x: Any, y: Any) -> Weights:
+        """Return the gradient of the mean cross-entropy."""
+        (p1, back1), n = _convolved(x, w[0], w[1]), len(x)
+        p2, back2 = _convolved(p1, w[2], w[3])
+        flat = p2.reshape(n, -1)
+        hidden = np.maximum(flat @ w[4] + w[5], 0)
+        top = _softmax(hidden @ w[6] + w[7])
+        top[np.arange(n), y] -= 1
+        top /= n
+        below = (top @ w[6].T) * (hidden > 0)
+        k2, b2, inner = back2((below @ w[4].T).reshape(p2.shape))
+        k1, b1, _ = back1(inner)
+        return [k1, b1, k2, b2, flat.T @ below, below.sum(0), hidden.T @ top, top.sum(0)]
+
+    def accuracy(self, w: Weights, x: Any, y: Any) -> float:
+        """Return the share of right rows."""
+        inner = _convolved(_convolved(x, w[0], w[1])[0], w[2], w[3])[0].reshape(len(x), -1)
+        found = np.maximum(inner @ w[4] + w[5], 0) @ w[6] + w[7]
+        return float(np.mean(np.argmax(found, 1) == y))
 
 
-def cnn() -> Any:
-    """Return two convolutions and two dense layers, 6 thousand weights."""
-    import keras
-    from keras import layers
-
-    convolved = [x for n in (8, 16) for x in (layers.Conv2D(n, 3, activation="relu"), layers.MaxPooling2D())]
-    body = [*convolved, layers.Flatten(), layers.Dense(64, "relu"), layers.Dense(10)]
-    return _compiled(keras.Sequential([keras.Input((14, 14, 1)), *body]), keras.optimizers.SGD(0.02, momentum=0.9))
+def _softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
 
 
-def resnet20() -> Any:
+def _convolved(x: Any, kernel: Any, bias: Any) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
+    """Return a 3 x 3 convolution of rows x height x width x channels, pooled 2 x 2, with ReLU; and its gradients."""
+    n, height, width, channels = x.shape
+    view = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2))
+    columns = view.reshape(n * (height - 2) * (width - 2), -1)
+    blocks = (n, (height - 2) // 2, 2, (width - 2) // 2, 2, kernel.shape[1])
+    full = (columns @ kernel + bias).reshape(blocks)
+    pooled = full.max((2, 4), keepdims=True)
+    chosen = (full == pooled) & (pooled > 0)
+
+    def back(above: Any) -> tuple[Any, Any, Any]:
+        spread = (chosen * above[:, :, None, :, None]).reshape(len(columns), -1)
+        inner = np.zeros_like(x)
+        taps = (spread @ kernel.T).reshape(n, height - 2, width - 2, channels, 3, 3)
+        for i in range(3):
+            for j in range(3):
+                inner[:, i : i + height - 2, j : j + width - 2] += taps[..., i, j]
+        return columns.T @ spread, spread.sum(0), inner
+
+    return np.maximum(pooled[:, :, 0, :, 0], 0), back
+
+
+class KerasNetwork:
+    """A Keras model. Gradients and accuracy are compiled; moving averages stay in the model, one for all workers."""
+
+    def __init__(self, make: Callable[[], Any], example: Any) -> None:
+        import keras
+        import tensorflow as tf
+
+        self._make, self._example, self.model = make, example, make()
+        self.model(example)
+        self._variables = [v.value for v in self.model.trainable_variables]
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        @tf.function(autograph=False)
+        def gradient(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, self.model(x, training=True))
+            return [tf.convert_to_tensor(g) for g in tape.gradient(loss, self._variables)]
+
+        @tf.function(autograph=False)
+        def accuracy(x: Any, y: Any) -> Any:
+            return tf.reduce_mean(tf.cast(tf.argmax(self.model(x), -1, y.dtype) == y, tf.float32))
+
+        self._gradient, self._accuracy = gradient, accuracy
+
+    def start(self, seed: int) -> Weights:
+        """Return initial weights."""
+        import keras
+
+        keras.utils.set_random_seed(seed)
+        model = self._make()
+        model(self._example)
+        return [v.numpy() for v in model.trainable_variables]
+
+    def _assign(self, w: Weights) -> None:
+        for variable, value in zip(self._variables, w, strict=True):
+            variable.assign(value)
+
+    def gradient(self, w: Weights, x: Any, y: Any) -> Weights:
+        """Return the gradient of the mean cross-entropy."""
+        self._assign(w)
+        return [g.numpy() for g in self._gradient(x, y)]
+
+    def accuracy(self, w: Weights, x: Any, y: Any) -> float:
+        """Return the share of right rows."""
+        self._assign(w)
+        return float(np.mean([self._accuracy(x[i : i + 250], y[i : i + 250]) for i in range(0, len(x), 250)]))
+
+
+def resnet20() -> KerasNetwork:
     """Return the ResNet-20 of network.py, 270 thousand weights."""
     import sys
-
-    import keras
 
     sys.path.append(str(harness.SCRIPTS))
     import networked
 
-    return _compiled(networked.resnet20((32, 32, 3)), keras.optimizers.SGD(0.05, momentum=0.9))
+    return KerasNetwork(lambda: networked.resnet20((32, 32, 3)), np.zeros((1, 32, 32, 3), np.float32))
 
 
-def text() -> Any:
-    """Return an embedding, its mean over the words, and two dense layers, 330 thousand weights."""
+def text() -> KerasNetwork:
+    """Return an embedding, its mean over the words, and two dense layers, 160 thousand weights."""
     import keras
     from keras import layers
-    from tournament_text import CLASSES, WORDS
+    from tournament_text import CLASSES, LENGTH, WORDS
 
-    body = [layers.Embedding(WORDS, 32), layers.GlobalAveragePooling1D(), layers.Dense(32, "relu")]
-    inputs = keras.Input((None,), dtype="int32")
-    return _compiled(keras.Sequential([inputs, *body, layers.Dense(len(CLASSES))]), keras.optimizers.Adam(3e-3))
+    def make() -> Any:
+        body = [layers.Embedding(WORDS, 32), layers.GlobalAveragePooling1D(), layers.Dense(32, "relu")]
+        return keras.Sequential([*body, layers.Dense(len(CLASSES))])
+
+    return KerasNetwork(make, np.zeros((1, LENGTH), np.int32))
 
 
 def small_images() -> Any:
-    """Return Fashion-MNIST at 14 x 14 pixels, each the mean of four: a step of the CNN then takes a millisecond."""
-    return [(x.reshape(-1, 14, 2, 14, 2, 1).mean((2, 4)), y) for x, y in images("fashion_mnist")]
+    """Return Fashion-MNIST at 14 x 14 pixels, each the mean of four. Files that Keras has stored need no TensorFlow."""
+    folder = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets/fashion-mnist"
+    if not folder.exists():
+        _images("fashion_mnist")
+    return [
+        (_small(folder / f"{kind}-images-idx3-ubyte.gz"), _idx(folder / f"{kind}-labels-idx1-ubyte.gz", 8))
+        for kind in ("train", "t10k")
+    ]
+
+
+def _idx(file: Path, offset: int) -> Any:
+    return np.frombuffer(gzip.decompress(file.read_bytes()), np.uint8, offset=offset)
+
+
+def _small(file: Path) -> Any:
+    return (_idx(file, 16).reshape(-1, 14, 2, 14, 2, 1).mean((2, 4)) / 255).astype(np.float32)
+
+
+def _images(name: str) -> Any:
+    from pictures import images
+
+    return images(name)
 
 
 def sentences() -> Any:
@@ -98,9 +216,9 @@ def sentences() -> Any:
 
 
 TASKS = {
-    "cnn": Task(small_images, cnn, 6_400, 32, 3, 0.02, 20, 0.65),
-    "resnet20": Task(lambda: images("cifar10"), resnet20, 12_800, 64, 2, 0.2, 20, 0.35),
-    "text": Task(sentences, text, 6_400, 32, 3, 0.01, 20, 0.75),
+    "cnn": Task(small_images, SmallCnn, 6_400, 32, 2, 0.02, 0.02, 0.55),
+    "resnet20": Task(lambda: _images("cifar10"), resnet20, 6_400, 64, 3, 0.05, 0.2, 0.35),
+    "text": Task(sentences, text, 6_400, 32, 3, 0.5, 0.01, 0.70),
 }
 
 
@@ -111,29 +229,12 @@ def load(name: str) -> tuple[Any, Any, Any, Any]:
     return x[: TASKS[name].rows], y[: TASKS[name].rows], tx[:TESTED], ty[:TESTED]
 
 
-def fresh(name: str, seed: int) -> Any:
-    """Return the task's model with initial weights of `seed`."""
-    import keras
-
-    keras.utils.set_random_seed(seed)
-    return TASKS[name].model()
+@cache
+def network(name: str) -> Any:
+    """Return the network of a task, once."""
+    return TASKS[name].network()
 
 
-class Tester:
-    """The accuracy of a model on the test rows, by one compiled function."""
-
-    def __init__(self, task: str, model: Any) -> None:
-        import tensorflow as tf
-
-        x, y = (tf.constant(a) for a in load(task)[2:])
-
-        @tf.function(autograph=False)
-        def accuracy() -> Any:
-            found = tf.argmax(model(x, training=False), -1, y.dtype)
-            return tf.reduce_mean(tf.cast(found == y, tf.float32))
-
-        self._accuracy = accuracy
-
-    def __call__(self) -> float:
-        found = float(self._accuracy().numpy())
-        return 0.0 if np.isnan(found) else found
+def nbytes_of(task: str) -> int:
+    """Return the bytes of a task's weights, which are those of its gradients and of the optimizer's slots."""
+    return sum(w.nbytes for w in network(task).start(0))

@@ -69,7 +69,7 @@ def _inspect(engine: str, script: str, words: list[str], given: Mapping[str, Any
         if not given["as_json"]:
             return run()
         found: list[dict[str, Any]] = []
-        with _stdout_diverted():
+        with stdout_diverted():
             code = run(show=lambda looked, first: found.append(_as_json(looked, first)))
     for each in found:
         click.echo(json.dumps({"command": f"{engine} inspect", "script": script, **each}))
@@ -92,7 +92,7 @@ def _as_json(looked: "CaptureDetection", found: "Inspection | None") -> dict[str
 
 
 @contextlib.contextmanager
-def _stdout_diverted() -> Iterator[None]:
+def stdout_diverted() -> Iterator[None]:
     """Within, what the script prints, C code included, goes to stderr."""
     sys.stdout.flush()
     ours = os.dup(1)

@@ -93,6 +93,7 @@ main = program(
     "Train an unmodified TensorFlow script on several workers, asynchronously, through a parameter server.\n\n"
     + EXAMPLES,
     {
+        "advise": "frontends.advise.command:advise_command",
         "attach": "frontends.attach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
         "completion": "frontends.completion:completion_command",

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import tensorflow as tf
-
 from fdt.typing import Tensor
 from hfdt.algorithm import Multicast
 
@@ -61,6 +59,8 @@ def by_dtype(
     tensors: Sequence[Tensor], name: str, add: Callable[[list[Tensor], str], Sequence[Tensor]]
 ) -> list[Tensor]:
     """Call `add` once for the tensors of each dtype, in a fixed order; return the results in the order of `tensors`."""
+    import tensorflow as tf  # the simulated Comm adds NumPy vectors without it
+
     tensors = [tf.convert_to_tensor(t) for t in tensors]
     out: list[Tensor] = list(tensors)
     for dtype in sorted({t.dtype.name for t in tensors}):
@@ -76,6 +76,8 @@ class SoloComm:
     rank, size = 0, 1
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        import tensorflow as tf
+
         return [tf.convert_to_tensor(t) for t in tensors]
 
     reduce_scatter = all_gather = sum

@@ -4,9 +4,10 @@ The clock stands still while a rank runs, until the rank waits for another. Only
 packets travel over the network's links. One rank runs at a time, so every run gives the same result.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import simpy
@@ -15,7 +16,9 @@ from fdt.network import Cluster, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
 from fdt.typing import Tensor, Vector
-from hfdt.collectives.adapters import Packed
+
+if TYPE_CHECKING:
+    from hfdt.collectives.adapters import Packed
 
 Result = TypeVar("Result")
 Events = Generator[Any, Any, None]
@@ -95,7 +98,6 @@ class SimulatedComm:
 
     def __init__(self, world: SimulatedWorld, rank: int) -> None:
         self._world, self.rank, self.size = world, rank, world.size
-        self._packed = Packed(self._reduce, rank, world.size)
         self._turn, self._blocked = threading.Semaphore(0), threading.Semaphore(0)
         self._waits_for: Any = None
         self._answer: Any = None
@@ -105,6 +107,12 @@ class SimulatedComm:
     def now_s(self) -> float:
         """The simulated time in seconds."""
         return self._world.now_s
+
+    @functools.cached_property
+    def _packed(self) -> "Packed":
+        from hfdt.collectives.adapters import Packed  # imports TensorFlow, which `sum_vector` does not need
+
+        return Packed(self.sum_vector, self.rank, self.size)
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._packed.sum(tensors, name)
@@ -133,7 +141,8 @@ class SimulatedComm:
         world = self._world
         self._wait(world.env.timeout(world.paces[self.rank].seconds(world.env.now, steps)))
 
-    def _reduce(self, vector: Vector, name: str) -> Vector:
+    def sum_vector(self, vector: Vector, name: str) -> Vector:
+        """Add one NumPy vector over the ranks."""
         if self.size == 1:
             return vector
         total: Vector = self._wait(self._world.rendezvous(self.rank, name, vector))

@@ -4,16 +4,18 @@ Ranks run the algorithm itself on one number, and exchange as many bytes as the 
 algorithm, and the order of computing and sending, are those of its file. Nothing is sent while a rank computes.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from fdt.errors import UsageError
 from fdt.network import Cluster, NetworkLink
 from hfdt import algorithm_registry
-from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm
+from hfdt.algorithm import BlockAlgorithm, BlockPlan, RoundAlgorithm
 from hfdt.collectives.simulated import SimulatedComm, SimulatedWorld, on_simulated
 
 WORDS = 2_520  # tensors are cut to so many float32, and links slowed alike: times stay. 1 to 10 divide it
@@ -32,6 +34,7 @@ class Load:
         slot_nbytes: Bytes of the optimizer's slots.
         per_worker: Each rank takes whole batches (`hfdt run --batch per-worker`).
         seed: Determines the times of steps.
+        fixed: The part of a step's time that does not shrink with the rows of a batch, in 0..1.
     """
 
     batches: int
@@ -40,6 +43,11 @@ class Load:
     slot_nbytes: int = 0
     per_worker: bool = False
     seed: int = 0
+    fixed: float = 0.0
+
+    def steps(self, rows: float) -> float:
+        """Return the time of a step on a part of a batch, over that of a whole one."""
+        return self.fixed + (1 - self.fixed) * rows
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ def exchanges(cluster: Cluster, algorithm: str, load: Load) -> list[Exchanged]:
     """Return the moments after each round, or step, of HFDT's `algorithm`.
 
     Raises:
-        UsageError: There is no such algorithm.
+        UsageError: There is no such algorithm, or not for so many ranks.
     """
     made = algorithm_registry.make(algorithm)
     if isinstance(made, RoundAlgorithm):
@@ -94,8 +102,8 @@ def _steps(cluster: Cluster, load: Load) -> list[Exchanged]:
         found, sent = [], 0.0
         for epoch in range(load.epochs):
             for first in range(0, load.batches, taken):
-                comm.work(taken / n)
-                comm.sum([vector], "gradients")
+                comm.work(load.steps(taken / n))
+                comm.sum_vector(vector, "gradients")
                 sent += 2 * (n - 1) / n * vector.nbytes
                 done = epoch * load.batches + min(first + taken, load.batches)
                 found.append(Exchanged(done, comm.now_s, sent))
@@ -109,21 +117,29 @@ def _blocks(cluster: Cluster, rule: BlockAlgorithm, load: Load) -> list[Exchange
     n = len(cluster.workers)
     if n == 1:
         return _steps(cluster, load)
-    tried = [r for r in range(1, min(n - 1, MOST_REDUNDANCY) + 1) if rule.redundancy in (None, r)]
+    plans = dict(_plans(rule, n))
+    if not plans:
+        raise UsageError(f"coded has no such redundancy for {n} ranks. Received: {rule.redundancy}")
     short = replace(load, batches=TRIED_STEPS, epochs=1)
-    best = min(tried, key=lambda r: _coded(cluster, rule, r, short)[-1].seconds)
-    return _coded(cluster, rule, best, load)
+    best = min(plans.values(), key=lambda plan: _coded(cluster, plan, short)[-1].seconds)
+    return _coded(cluster, best, load)
 
 
-def _coded(cluster: Cluster, rule: BlockAlgorithm, redundancy: int, load: Load) -> list[Exchanged]:
-    n, vector = len(cluster.workers), np.zeros(WORDS, np.float32)
-    plan = rule.plan(n, redundancy)
+def _plans(rule: BlockAlgorithm, n: int) -> Iterator[tuple[int, BlockPlan]]:
+    """Yield the plans of the redundancies that there are for `n` ranks."""
+    for r in range(1, min(n - 1, MOST_REDUNDANCY) + 1) if rule.redundancy is None else [rule.redundancy]:
+        with contextlib.suppress(ValueError):
+            yield r, rule.plan(n, r)
+
+
+def _coded(cluster: Cluster, plan: BlockPlan, load: Load) -> list[Exchanged]:
+    vector = np.zeros(WORDS, np.float32)
 
     def rank(comm: SimulatedComm) -> list[Exchanged]:
         own = {block: vector for block, owners in enumerate(plan.owners) if comm.rank in owners}
         found = []
         for done in range(1, load.batches * load.epochs + 1):
-            comm.work(len(own) / len(plan.owners))
+            comm.work(load.steps(len(own) / len(plan.owners)))
             plan.total(own, comm)
             found.append(Exchanged(done, comm.now_s, float(comm.sent_bytes)))
         return found
@@ -159,7 +175,7 @@ class _Rounds:
 
     def _exchange(self, words: int) -> None:
         vector = np.zeros(words, np.float32)
-        self._comm.sum([vector], "round")
+        self._comm.sum_vector(vector, "round")
         self._sent += 2 * (self.size - 1) / self.size * vector.nbytes
 
     def run(self) -> list[Exchanged]:
@@ -171,7 +187,7 @@ class _Rounds:
         for epoch in range(load.epochs):
             for first in range(0, local, size):
                 count = min(size, local - first)
-                self._batches = count if load.per_worker else count / self.size
+                self._batches = count if load.per_worker else count * load.steps(1 / self.size)
                 state = self._round(state)
                 done = epoch * load.batches + min((first + count) * scale, load.batches)
                 found.append(Exchanged(done, self._comm.now_s, self._sent))

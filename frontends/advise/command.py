@@ -1,0 +1,224 @@
+"""Command `nfdt advise`: the algorithm that is expected to be fastest for a script on a described cluster."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fdt.cli.options import REPORTS, seed_option
+from fdt.cli.program import ScriptCommand, option
+from fdt.environment import quiet_import
+from fdt.errors import EXIT_USAGE, UserError
+from frontends.advise import NoAnswer
+from frontends.inspect_command import stdout_diverted
+from frontends.settings import config_options
+
+if TYPE_CHECKING:
+    from client_shim.inspect import CostReport
+    from fdt.network import Cluster
+    from frontends.advise.ranking import Ranking, ScriptProbe
+
+SHOWN = 5
+ELSE = "use nfdt simulate --compare, or a short run of each algorithm"
+EXAMPLES = """\b
+Examples:
+  nfdt advise --cluster cluster.yaml train.py              nodes and links as described (docs/cluster.md)
+  nfdt advise --cluster cluster.yaml train.py --json       the same as one JSON object
+"""
+
+
+@click.command("advise", cls=ScriptCommand, epilog=EXAMPLES)
+@option(
+    "Cluster",
+    "--cluster",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Nodes and links (docs/cluster.md). A node of speed 1 is this machine; `step` is not used.",
+)
+@seed_option
+@option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
+@config_options
+def advise_command(script: str, words: list[str], *, cluster: Path, seed: int | None, as_json: bool) -> int:
+    """Print which algorithm of HFDT or NFDT is expected to train script.py fastest on a cluster.
+
+    script.py runs up to its first `fit` and is not trained. A step is measured on this machine. How many steps each
+    algorithm needs is from the tournament's results, and how long they take from a simulation of the cluster.
+    """
+    described = _cluster(cluster)
+    workers = len(described.workers)
+    if not as_json:
+        probe, found = _answer(script, words, seed, described)
+        click.echo("\n".join(lines(found, probe, script, workers)))
+        return 0
+    head = {"command": "nfdt advise", "script": script, "cluster": str(cluster), "workers": workers}
+    with stdout_diverted():
+        try:
+            probe, found = _answer(script, words, seed, described)
+            values, code = as_values(found, probe, script, workers), 0
+        except UserError as error:
+            if error.exit_code == EXIT_USAGE:
+                raise
+            values, code = {"advice": None, "reason": str(error)}, error.exit_code
+    click.echo(json.dumps({**head, **values}))
+    _end_stdout()
+    return code
+
+
+def _answer(script: str, words: Sequence[str], seed: int | None, cluster: "Cluster") -> "tuple[ScriptProbe, Ranking]":
+    """Return what was measured, and the order of the algorithms. Raises NoAnswer."""
+    from frontends.advise.ranking import check_inside, rank
+    from frontends.advise.table import Place, Table
+
+    table = Table.read()
+    check_inside(table, Place.of(cluster))  # before the script runs
+    probe, refused = _probe(script, words, seed, len(cluster.workers))
+    return probe, rank(table, cluster, probe, refused)
+
+
+def _end_stdout() -> None:
+    """Send what the script prints at its interpreter's exit to stderr."""
+    if (stdout := sys.__stdout__) is not None and sys.stdout is stdout:
+        stdout.flush()
+        os.dup2(2, 1)
+
+
+def _cluster(file: Path) -> "Cluster":
+    """Return the cluster of a file. Raises UsageError for one in which nothing is to be chosen."""
+    from fdt.errors import UsageError
+    from fdt.network.reading import read_emulated
+
+    found = read_emulated(file)
+    if len(found.workers) < 2:
+        raise UsageError(f"{file} must describe two workers or more. Received: {len(found.workers)}")
+    return found
+
+
+# -- the script ----------------------------------------------------------------------------------------------------
+def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) -> "tuple[ScriptProbe, dict[str, str]]":
+    """Run `script` up to its first `fit`; return what was measured, and the algorithms that cannot train it.
+
+    Raises:
+        NoAnswer: Nothing can be measured.
+    """
+    with quiet_import():
+        from client_shim.inspect import inspect
+        from client_shim.state import Settings
+        from frontends.advise.ranking import ScriptProbe
+
+    seen: list[Any] = []
+    settings = Settings(seed=seed)
+    code = inspect(script, words, "nfdt", workers, settings, cost=_measured, show=lambda *each: seen.append(each))
+    if not seen:
+        raise NoAnswer(f"{script} ended with exit code {code} before its first fit")
+    looked, found = seen[0]
+    if found is None:
+        why = "has a training loop of its own" if looked.capture == "replica" else "does not call fit"
+        raise NoAnswer(f"{script} {why}, so no step can be measured; {ELSE}")
+    values = found.cost.values
+    if "reason" in values:
+        raise NoAnswer(f"{values['reason']}; {ELSE}")
+    return ScriptProbe(**values["probe"]), values["refused"]
+
+
+def _measured(run: Any, call: Any, trainable: Any, job: Any, summary: Any, compressed: Any) -> "CostReport":
+    """Return the ScriptProbe of a captured `fit` and the refused algorithms, or the reason why there is none."""
+    from client_shim.inspect import CostReport, time_step
+    from fdt.data import open_source
+    from fdt.job import FeedData
+
+    if isinstance(job.data, FeedData):
+        return CostReport([], {"reason": "the script's process reads the data, so no step can be measured here"})
+    if call.model.run_eagerly:
+        return CostReport([], {"reason": "the model runs eagerly (run_eagerly), so its step cannot be traced"})
+    step: Any = importlib.import_module("hfdt.cost.step")
+    batch = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name).first_batch()
+    run.reporters.note("measuring a step of the script")
+    whole, *parts = step.traced_steps(call.model, trainable, batch, summary.workers)
+    of = step.model_bytes(trainable)
+    probe = {
+        "step_s": time_step(call.model, trainable, batch),
+        "nbytes": of.gradients,
+        "slot_nbytes": of.slots,
+        "batches": summary.steps_per_epoch,
+        "fixed": fixed_part(whole.rows, whole.seconds, parts[-1].rows, parts[-1].seconds) if parts else 1.0,
+    }
+    return CostReport([], {"probe": probe, "refused": dict(_refused(call.model.optimizer, trainable))})
+
+
+def fixed_part(rows: int, seconds: float, few: int, few_s: float) -> float:
+    """Return the part of a step's time that does not shrink with its rows, in 0..1."""
+    share = few / rows
+    return 1.0 if share >= 1 else min(1.0, max(0.0, (few_s / seconds - share) / (1 - share)))
+
+
+def _refused(optimizer: Any, trainable: Any) -> Iterator[tuple[str, str]]:
+    """Yield NFDT's algorithms of the table that do not work with an optimizer, and why."""
+    from frontends.advise.table import Table
+
+    settings: Any = importlib.import_module("nfdt.model.settings")
+    options: Any = importlib.import_module("nfdt.options")
+    for engine, algorithm in Table.read().algorithms:
+        if engine == "nfdt":
+            try:
+                settings.algorithm_of(options.Options.read({"rule": algorithm}), optimizer, trainable.trainable)
+            except UserError as error:
+                yield f"{engine} {algorithm}", str(error)
+
+
+# -- the answer ----------------------------------------------------------------------------------------------------
+def lines(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> list[str]:
+    """Return the answer for a terminal."""
+    from fdt.report import milliseconds, nbytes
+
+    first, fixed = found.candidates[0], f"{probe.fixed:.0%} of it whatever its rows"
+    between = f"{first.least:.2f} to {first.most:.2f}"
+    drawn = [text.rstrip() for text in _table(found)]
+    return [
+        f"measured:  a batch takes {milliseconds(probe.step_s)} here, {fixed}; gradients have {nbytes(probe.nbytes)}",
+        f"advice:    {_advice(found, script, workers)}",
+        f"expected:  {first.time:.2f} of one machine's time to the same accuracy ({between})",
+        f"sure:      {'; '.join([found.sure, *found.reasons])}",
+        *(f"{'' if i else 'order:':<10} {text}" for i, text in enumerate(drawn)),
+        "           time, least, most: over one machine's; batches: to the same accuracy, over one machine's",
+        f"left out:  {len(found.left_out)} algorithms" + (" (--json names them)" if found.left_out else ""),
+    ]
+
+
+def _advice(found: "Ranking", script: str, workers: int) -> str:
+    """Return the command: the script alone where no algorithm is expected to be faster."""
+    first = found.candidates[0]
+    return first.command(script, workers) if first.time < 1 else f"python {script}"
+
+
+def _table(found: "Ranking") -> Iterator[str]:
+    """Yield the lines of the table of the first candidates."""
+    from fdt.report import milliseconds
+
+    rows = [["", "time", "least", "most", "a batch", "batches"]]
+    for c in found.candidates[:SHOWN]:
+        times = [f"{time:.2f}" for time in (c.time, c.least, c.most)]
+        rows.append([f"{c.engine} {c.algorithm}", *times, milliseconds(c.batch_s), f"{c.batches:.2f}"])
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        yield "  ".join([name.ljust(first), *(cell.rjust(n) for cell, n in zip(cells, others, strict=True))])
+
+
+def as_values(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> dict[str, Any]:
+    """Return the answer for JSON."""
+    first = found.candidates[0]
+    return {
+        "advice": _advice(found, script, workers),
+        "expected_time": {"expected": first.time, "least": first.least, "most": first.most},
+        "sure": found.sure,
+        "doubts": found.reasons,
+        "candidates": [{**asdict(c), "command": c.command(script, workers)} for c in found.candidates],
+        "left_out": found.left_out,
+        "probe": asdict(probe),
+    }

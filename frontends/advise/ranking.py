@@ -1,0 +1,159 @@
+"""The order of all algorithms on a cluster for a measured script, and how sure it is."""
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fdt.network import Cluster
+from frontends.advise import NoAnswer
+from frontends.advise.pushes import PushRun
+from frontends.advise.table import OUTSIDE, Batches, Place, Table
+
+PER_WORKER = " --batch per-worker"
+EXACT = (("hfdt", "allreduce"), ("hfdt", "coded(placement='cyclic')"))  # one machine's numbers at any number of ranks
+SIMULATED = 200  # batches, after which the time of a batch is known
+CLOSE = 1.1  # algorithms whose expected times differ by less are alike
+
+
+@dataclass(frozen=True)
+class ScriptProbe:
+    """What was measured of a script.
+
+    Attributes:
+        step_s: Seconds of a batch on this machine.
+        nbytes: Bytes of the gradients.
+        slot_nbytes: Bytes of the optimizer's slots.
+        batches: Batches of an epoch; 0: unknown.
+        fixed: The part of `step_s` that does not shrink with the rows of a batch, in 0..1.
+    """
+
+    step_s: float
+    nbytes: int
+    slot_nbytes: int = 0
+    batches: int = 0
+    fixed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm on the cluster.
+
+    Attributes:
+        engine: "hfdt" or "nfdt".
+        algorithm: As after --algorithm, with PER_WORKER where that is given too.
+        batch_s: Simulated seconds of a batch.
+        batches: Batches to the same accuracy, over those of one machine.
+        time: Expected time over that of one machine, which is this one.
+        least: The least time by the rows of the table.
+        most: The most.
+    """
+
+    engine: str
+    algorithm: str
+    batch_s: float
+    batches: float
+    time: float
+    least: float
+    most: float
+
+    def command(self, script: str, workers: int) -> str:
+        """Return the command that trains so."""
+        name = self.algorithm.removesuffix(PER_WORKER)
+        quoted = f'"{name}"' if "(" in name else name
+        batch = PER_WORKER if self.algorithm.endswith(PER_WORKER) else ""
+        return f"{self.engine} run --algorithm {quoted}{batch} {script} -np {workers}"
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The candidates, the fastest first; why others were left out; how sure the order is, and why."""
+
+    candidates: list[Candidate]
+    left_out: dict[str, str]
+    sure: str
+    reasons: list[str]
+
+
+def rank(table: Table, cluster: Cluster, probe: ScriptProbe, refused: Mapping[str, str] | None = None) -> Ranking:
+    """Return the order of the algorithms.
+
+    Args:
+        table: The kept results.
+        cluster: Nodes and links. A batch on a node of speed 1 takes `probe.step_s`.
+        probe: What was measured of the script.
+        refused: Algorithms of NFDT that cannot train the script, and why.
+
+    Raises:
+        NoAnswer: The cluster is outside of the table, or no algorithm arrives.
+    """
+    place, cluster = Place.of(cluster), replace(cluster, step_s=probe.step_s)
+    check_inside(table, place)
+    left_out = dict(refused or {})
+    found = []
+    for engine, algorithm in dict.fromkeys([*EXACT, *table.algorithms]):
+        if f"{engine} {algorithm}" in left_out:
+            continue
+        batches = table.batches(engine, algorithm, place)
+        if (engine, algorithm) in EXACT:
+            batches = Batches(1.0, 1.0, 1.0)
+        if batches is None:
+            left_out[f"{engine} {algorithm}"] = "did not reach the accuracy on the nearest clusters of the table"
+            continue
+        seconds = batch_s(cluster, engine, algorithm, probe)
+        times = [seconds / probe.step_s * b for b in (batches.expected, batches.least, batches.most)]
+        found.append(Candidate(engine, algorithm, seconds, batches.expected, *times))
+    if not found:
+        raise NoAnswer("no algorithm of the table reaches one machine's accuracy on clusters like this one")
+    found.sort(key=lambda candidate: candidate.time)
+    return Ranking(found, left_out, *sureness(table, place, found))
+
+
+def check_inside(table: Table, place: Place) -> None:
+    """Raise NoAnswer where no cluster of the table is near."""
+    if table.distance(place) > OUTSIDE:
+        raise NoAnswer(
+            f"the cluster is outside of the table; the nearest one is {table.nearest(place)}. Received: "
+            f"{2**place.workers:.0f} workers, the fastest {2**place.unequal:.2g} times as fast as the slowest, slow "
+            f"periods that lengthen a step {2**place.fluctuating:.2g} times; use nfdt simulate --compare"
+        )
+
+
+def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe) -> float:
+    """Return the simulated seconds of a batch of the script."""
+    batches = min(probe.batches or SIMULATED, SIMULATED)
+    epochs = math.ceil(SIMULATED / batches)
+    if engine == "nfdt":
+        return PushRun(cluster, algorithm, batches, probe.nbytes, 0).seconds(epochs) / (batches * epochs)
+    timing: Any = importlib.import_module("hfdt.cost.on_cluster")
+    name, per_worker = algorithm.removesuffix(PER_WORKER), algorithm.endswith(PER_WORKER)
+    load = timing.Load(batches, epochs, probe.nbytes, probe.slot_nbytes, per_worker, 0, probe.fixed)
+    moments = timing.exchanges(cluster, name, load)
+    return float(moments[-1].seconds) / (batches * epochs)
+
+
+def sureness(table: Table, place: Place, found: list[Candidate]) -> tuple[str, list[str]]:
+    """Return "high", "medium" or "low", and why."""
+    first, doubts = found[0], []
+    exact = [c for c in found if (c.engine, c.algorithm) in EXACT]
+    rivals = [c for c in found[1:] if c.least < first.most or c.time < CLOSE * first.time]
+    rivals = [c for c in rivals if first not in exact or c not in exact]  # they give the same numbers
+    if rivals:
+        also = ", ".join(f"{c.engine} {c.algorithm}" for c in rivals[:3])
+        doubts.append(f"may be as fast: {also}" + (" and others" if len(rivals) > 3 else ""))
+    if (distance := table.distance(place)) > OUTSIDE / 2:
+        doubts.append(
+            f"the nearest cluster of the table, {table.nearest(place)}, is {distance:.1f} factors of two away"
+        )
+    if missing := sorted(_known() - {algorithm.partition("(")[0].split()[0] for _, algorithm in table.algorithms}):
+        doubts.append(f"{len(missing)} algorithms are not in the table: {', '.join(missing[:3])}, ...")
+    if len(table.tasks) < 2 and (first.engine, first.algorithm) not in EXACT:
+        doubts.append(f"the table knows one task: {', '.join(table.tasks)}")
+    return ("high", "medium", "low")[min(len(doubts), 2)], doubts
+
+
+def _known() -> set[str]:
+    """Return the names of all algorithms."""
+    registries: list[Any] = [importlib.import_module(f"{engine}.algorithm_registry") for engine in ("hfdt", "nfdt")]
+    return {name for registry in registries for name in registry.names()}

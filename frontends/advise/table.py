@@ -1,0 +1,125 @@
+"""The kept results of the tournament: how many batches an algorithm needs for what one machine reaches, by cluster.
+
+A cluster's place in the table is its number of workers, how unequal their speeds are, and how much they fluctuate.
+Links are no part of it: they change the time of a batch, and hardly the number of batches.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fdt.network import Cluster
+
+FILE = Path(__file__).with_name("table.json")
+NEAR = 3  # clusters of the table whose rows count
+OUTSIDE = 1.0  # a cluster that is farther from all of the table is outside of it: twice or half as many workers
+REACHED = 0.5  # an algorithm counts as one that arrives where this part of the near rows did
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a cluster is in the table: logarithms to base 2, so that 1 is a factor of two.
+
+    Attributes:
+        workers: Of the number of workers.
+        unequal: Of the fastest speed over the slowest.
+        fluctuating: Of the mean factor by which slow periods lengthen a step.
+    """
+
+    workers: float
+    unequal: float
+    fluctuating: float
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> "Place":
+        """Return the place of a cluster."""
+        groups = [node.group for node in cluster.workers]
+        speeds = [group.speed.mean for group in groups]
+        slow = [s for group in groups if (s := group.slowdowns) is not None]
+        factors = [1 + (s.factor - 1) * s.last_s / (s.every_s + s.last_s) for s in slow]
+        return cls(math.log2(len(groups)), math.log2(max(speeds) / min(speeds)), math.log2(max(factors, default=1.0)))
+
+    def distance(self, other: "Place") -> float:
+        """Return the distance: factors of two in workers, and half as much weight for the others."""
+        apart = (self.unequal - other.unequal) ** 2 + (self.fluctuating - other.fluctuating) ** 2
+        return math.sqrt((self.workers - other.workers) ** 2 + apart / 4)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How many batches an algorithm needs, over one machine's: the expected number, the least, and the most."""
+
+    expected: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm on one cluster for one task. `batches`: over those of one machine; None: not reached."""
+
+    engine: str
+    algorithm: str
+    task: str
+    cluster: str
+    place: Place
+    seeds: int
+    batches: float | None
+    least: float | None
+    most: float | None
+
+
+class Table:
+    """Rows of the tournament."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = list(rows)
+
+    @classmethod
+    def read(cls, file: Path = FILE) -> "Table":
+        """Read the kept table."""
+        found: Sequence[Mapping[str, Any]] = json.loads(file.read_text())["rows"]
+        return cls([Row(**{**row, "place": Place(*row["place"])}) for row in found])
+
+    def without(self, clusters: Iterable[str]) -> "Table":
+        """Return the table without some clusters."""
+        left_out = set(clusters)
+        return Table([row for row in self.rows if row.cluster not in left_out])
+
+    @property
+    def algorithms(self) -> list[tuple[str, str]]:
+        """All (engine, algorithm)."""
+        return list(dict.fromkeys((row.engine, row.algorithm) for row in self.rows))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the tasks."""
+        return sorted({row.task for row in self.rows})
+
+    def distance(self, place: Place) -> float:
+        """Return the distance to the nearest cluster."""
+        return min((row.place.distance(place) for row in self.rows), default=math.inf)
+
+    def nearest(self, place: Place) -> str:
+        """Return the name of the nearest cluster."""
+        return min(self.rows, key=lambda row: row.place.distance(place)).cluster
+
+    def batches(self, engine: str, algorithm: str, place: Place) -> Batches | None:
+        """Return the batches of an algorithm at a place; None where it did not arrive on most of the near clusters."""
+        rows = [row for row in self.rows if (row.engine, row.algorithm) == (engine, algorithm)]
+        near = sorted({row.place.distance(place) for row in rows})[:NEAR]
+        rows = [row for row in rows if near and row.place.distance(place) <= near[-1]]
+        weights = np.array([1 / (0.1 + row.place.distance(place)) ** 2 for row in rows])
+        arrived = np.array([row.batches is not None for row in rows], bool)
+        if not rows or weights[arrived].sum() < REACHED * weights.sum():
+            return None
+        known = [row for row in rows if row.batches is not None]
+        logs = np.log([row.batches for row in known if row.batches is not None])
+        expected = math.exp(float(np.average(logs, weights=weights[arrived])))
+        least, most = min(row.least or expected for row in known), max(row.most or expected for row in known)
+        return Batches(expected, min(least, expected), max(most, expected))

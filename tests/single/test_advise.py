@@ -1,0 +1,175 @@
+"""`nfdt advise`: the time of a batch on a cluster, the order of algorithms, and answers that cannot be given."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fdt.network.reading import parse_cluster
+from frontends.advise import NoAnswer
+from frontends.advise.command import fixed_part
+from frontends.advise.ranking import ScriptProbe, batch_s, rank
+from frontends.advise.table import FILE, Place, Row, Table
+from hfdt.cost.on_cluster import Load, exchanges
+from nfdt.cli import main
+
+PROBE = ScriptProbe(step_s=1.0, nbytes=1_000_000, slot_nbytes=1_000_000, batches=40)
+FOUR = "step: 9 s\nnodes: [{count: 4}]"  # the file's step is not used
+LINKED = "link: {bandwidth: 1 MB/s}\nserver: {bandwidth: unlimited}\nnodes: [{count: 4}]"
+
+
+def cluster(text):
+    return replace(parse_cluster(text).with_workers(None), step_s=1.0)
+
+
+def row(engine, algorithm, batches, text=FOUR, name="four", task="cnn"):
+    return Row(engine, algorithm, task, name, Place.of(cluster(text)), 1, batches, batches, batches)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "seconds"),
+    [
+        ("asgd", 3 / 4),  # a pull and a push of a second each, and a step; four workers at once
+        ("ssgd", 3 / 4),
+        ("server_optimizer(local_steps=5)", 7 / 20),  # one pull and one push for five steps
+    ],
+)
+def test_the_time_of_a_batch_under_nfdt(algorithm, seconds):
+    assert batch_s(cluster(LINKED), "nfdt", algorithm, PROBE) == pytest.approx(seconds, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "seconds"),
+    [
+        ("allreduce", 1 / 4 + 1.5),  # a quarter of the rows; a ring sends 2 (4 - 1) / 4 of a megabyte
+        ("allreduce --batch per-worker", (1 + 1.5) / 4),
+        ("local_sgd(local_steps=10)", 1 / 4 + 2 * 1.5 / 10),  # weights and slots, every ten batches
+        ("dane --batch per-worker", (2 + 2 * 1.5 / 10) / 4),  # a gradient pass, a pass, two averages in ten batches
+        ("admm --batch per-worker", (1 + 1.5 / 10) / 4),
+    ],
+)
+def test_the_time_of_a_batch_under_hfdt(algorithm, seconds):
+    assert batch_s(cluster(LINKED), "hfdt", algorithm, PROBE) == pytest.approx(seconds, rel=1e-3)
+
+
+def test_the_part_of_a_step_that_does_not_shrink():
+    assert fixed_part(64, 10.0, 8, 3.0) == pytest.approx(0.2)  # 2 s, and 8 s for 64 rows
+    assert batch_s(cluster(FOUR), "hfdt", "allreduce", replace(PROBE, fixed=0.2)) == pytest.approx(0.4)
+
+
+def test_coded_takes_its_best_redundancy():
+    shared = "medium: {bandwidth: 1 MB/s}\nmulticast: true\nnodes: [{count: 4}]"
+    found = exchanges(cluster(shared), "coded(placement='groups')", Load(4, 1, 4_000_000))
+    assert found[-1].seconds / 4 < batch_s(cluster(shared), "hfdt", "allreduce", replace(PROBE, nbytes=4_000_000))
+
+
+def test_the_order_follows_batches_and_seconds():
+    table = Table([row("nfdt", "asgd", 8.0), row("nfdt", "ssgd", 1.5), row("nfdt", "ssp", None)])
+    found = rank(table, cluster(FOUR), PROBE)
+    assert [c.algorithm for c in found.candidates] == ["allreduce", "coded(placement='cyclic')", "ssgd", "asgd"]
+    assert [c.time for c in found.candidates][::3] == pytest.approx([1 / 4, 8 / 4])
+    assert found.left_out == {"nfdt ssp": "did not reach the accuracy on the nearest clusters of the table"}
+    assert found.candidates[2].command("t.py", 4) == "nfdt run --algorithm ssgd t.py -np 4"
+
+
+def test_a_refused_algorithm_is_left_out():
+    table = Table([row("nfdt", "asgd", 0.1), row("nfdt", "ssgd", 1.5)])
+    found = rank(table, cluster(FOUR), PROBE, {"nfdt asgd": "needs SGD"})
+    assert "asgd" not in [c.algorithm for c in found.candidates] and found.left_out["nfdt asgd"] == "needs SGD"
+
+
+def test_near_clusters_count_more():
+    sixteen = "nodes: [{count: 16}]"
+    table = Table([row("nfdt", "asgd", 2.0), row("nfdt", "asgd", 8.0, sixteen, "sixteen")])
+    five, twelve = (table.batches("nfdt", "asgd", Place(np.log2(n), 0, 0)) for n in (5, 12))
+    assert 2 < five.expected < 3 < 6 < twelve.expected < 8
+    assert (five.least, five.most) == (2.0, 8.0)
+
+
+def test_a_cluster_outside_of_the_table_gets_no_answer():
+    with pytest.raises(NoAnswer, match="no answer: the cluster is outside of the table; the nearest one is four"):
+        rank(Table([row("nfdt", "asgd", 2.0)]), cluster("nodes: [{count: 9}]"), PROBE)
+
+
+def test_an_algorithm_that_the_table_lacks_makes_it_less_sure():
+    found = rank(Table([row("nfdt", "ssgd", 4.0)]), cluster(FOUR), PROBE)
+    assert found.sure == "medium" and "algorithms are not in the table: admm" in found.reasons[0]
+
+
+def test_a_close_rival_makes_it_less_sure(monkeypatch):
+    monkeypatch.setattr("frontends.advise.ranking._known", set)
+    apart = rank(Table([row("nfdt", "ssgd", 4.0), row("nfdt", "ssgd", 4.0, task="text")]), cluster(FOUR), PROBE)
+    close = rank(Table([row("nfdt", "ssgd", 1.02), row("nfdt", "ssgd", 1.02, task="text")]), cluster(FOUR), PROBE)
+    assert (apart.sure, apart.reasons) == ("high", [])
+    assert close.sure == "medium" and "may be as fast: nfdt ssgd" in close.reasons[0]
+
+
+def test_the_kept_table_names_algorithms_that_exist():
+    from hfdt import algorithm_registry as hfdt
+    from nfdt import algorithm_registry as nfdt
+
+    assert FILE.exists()
+    for engine, algorithm in Table.read().algorithms:
+        {"hfdt": hfdt, "nfdt": nfdt}[engine].make(algorithm.removesuffix(" --batch per-worker"))
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "cluster.yaml").write_text("nodes: [{count: 8}]")
+    (tmp_path / "one.yaml").write_text("nodes: [{count: 1}]")
+    (tmp_path / "many.yaml").write_text("nodes: [{count: 500}]")
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import keras, tensorflow as tf\nw, optimizer = tf.Variable(1.0), keras.optimizers.SGD()\nfor _ in range(3):\n"
+        "    with tf.GradientTape() as tape:\n        loss = w * w\n"
+        "    optimizer.apply_gradients([(tape.gradient(loss, w), w)])\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "said"),
+    [
+        ("one.yaml", 2, "must describe two workers or more. Received: 1"),
+        ("many.yaml", 1, "no answer: the cluster is outside of the table"),
+        ("none.yaml", 2, "--cluster cannot be read"),
+        ("cluster.yaml", 1, "has a training loop of its own, so no step can be measured"),
+    ],
+)
+def test_no_answer_is_said(script, file, code, said):
+    result = CliRunner().invoke(main, ["advise", "--no-config", "--cluster", str(script.parent / file), str(script)])
+    assert (result.exit_code, said in result.output + result.stderr) == (code, True), result.output
+
+
+def test_no_answer_as_json(script):
+    given = ["advise", "--no-config", "--json", "--cluster", str(script.parent / "many.yaml"), str(script)]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 1 and json.loads(result.stdout)["advice"] is None
+
+
+FIT = """
+import keras, numpy as np
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+model.compile(keras.optimizers.Adam(), "mse")
+model.fit(np.ones((64, 4)), np.ones((64, 2)), batch_size=16, verbose=0)
+raise SystemExit("trained")
+"""
+
+
+@pytest.mark.timeout(900)
+def test_advice_for_a_script(tmp_path):
+    """A real process, as a user starts it: the script is not trained, and the advice is a command."""
+    import subprocess
+
+    (tmp_path / "cluster.yaml").write_text("nodes: [{count: 8}]")
+    (tmp_path / "train.py").write_text(FIT)
+    argv = [sys.executable, "-m", "nfdt", "advise", "--json", "--cluster", "cluster.yaml", "train.py"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["advice"] in [c["command"] for c in found["candidates"]] + ["python train.py"]
+    assert found["sure"] in ("high", "medium", "low") and 0 < found["probe"]["step_s"] < 60
+    assert "nfdt dana_dc" not in [f"{c['engine']} {c['algorithm']}" for c in found["candidates"]]  # it needs SGD

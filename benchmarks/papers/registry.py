@@ -1,9 +1,12 @@
 """The experiments by name, in the order of the sources."""
 
-from benchmarks.papers import redundancy
+from benchmarks.papers import redundancy, server_rate
 from benchmarks.papers.experiment import Experiment
 
-MODULES = (redundancy,)
+MODULES = (
+    server_rate,
+    redundancy,
+)
 
 
 def experiments() -> dict[str, Experiment]:

@@ -1,10 +1,12 @@
 """The experiments by name, in the order of the sources."""
 
-from benchmarks.papers import redundancy, server_rate
+from benchmarks.papers import control_end, dealing, redundancy, server_rate
 from benchmarks.papers.experiment import Experiment
 
 MODULES = (
     server_rate,
+    control_end,
+    dealing,
     redundancy,
 )
 

@@ -185,6 +185,11 @@ class Cluster:
         """Return the duration of a step that `worker` begins now."""
         return float(self.clock.gamma(100, 0.01))
 
+    def work(self, weights: list[Tensor], batches: Sequence[Any]) -> list[Tensor]:
+        """Return what a worker pushes that pulled `weights`: the gradient of its batch, given as numbers of rows."""
+        (rows,) = batches
+        return list(self.gradient(weights, tf.constant(rows, tf.int32)))
+
     def pushed(self) -> bool:
         """Called after each push; False stops the training, because a weight that is NaN stays NaN."""
         return bool(sum(self.pushes) % LOOK) or finite(self.applier.params)
@@ -197,11 +202,10 @@ class Cluster:
             self.take(self.policy.ask(worker))
         while self.computing:
             self.now, _, seconds, sent = heapq.heappop(self.computing)
-            batch = sent.batches[0]
-            rows = order[batch * BATCH : (batch + 1) * BATCH]
-            found = self.gradient(list(sent.sent.trainable), tf.constant(rows, tf.int32))
+            rows = [order[batch * BATCH : (batch + 1) * BATCH] for batch in sent.batches]
+            found = self.work(list(sent.sent.trainable), rows)
             self.pushes[sent.worker] += 1
-            pushed = WorkerGradient(found, len(rows), seconds, batches=(batch,))
+            pushed = WorkerGradient(found, sum(map(len, rows)), seconds, batches=sent.batches)
             self.take(self.policy.push(sent.worker, self.pushes[sent.worker], pushed))
             if not self.pushed():
                 return False
@@ -219,7 +223,7 @@ class Cluster:
         for said in instructions:
             if isinstance(said, Send):
                 self.events += 1
-                seconds = self.step_s(said.worker)
+                seconds = sum(self.step_s(said.worker) for _ in said.batches)
                 heapq.heappush(self.computing, (self.now + seconds, self.events, seconds, said))
             elif isinstance(said, EpochOver) and self.policy.epoch is not None:
                 self.take(self.policy.ask(said.worker))  # told of the epoch before

@@ -63,6 +63,7 @@ JOB_OPTIONS = (
     "lr_scale",
     "warmup_epochs",
     "batch_norm",
+    "partition",
     "allow_inexact",
     "restarts",
     "min_np",

@@ -201,6 +201,13 @@ def number_options(function: Decorated) -> Decorated:
             help="BatchNorm's statistics: of the global batch, or of each worker's part.  [default: sync]",
         ),
         option(
+            NUMBERS,
+            "--partition",
+            type=click.Choice(["shuffle-split", "random-sampling"]),
+            help="Divide the batches of a shuffled epoch among workers, or draw each batch at random from all rows."
+            "  [default: shuffle-split]",
+        ),
+        option(
             NUMBERS, "--allow-inexact", is_flag=True, help="Train even if results differ from those of one machine."
         ),
     ]
@@ -250,6 +257,8 @@ def compressor_of(given: Mapping[str, Any]) -> str | None:
         raise UsageError(f"--compress needs --algorithm allreduce. Received: --compress {chosen} with {rule}")
     if chosen and given.get("verify") is not None:
         raise UsageError(f"a comparison needs equal numbers, which --compress changes. Received: --compress {chosen}")
+    if given.get("partition") == "random-sampling" and given.get("verify") is not None:
+        raise UsageError("a comparison needs equal batches. Received: --partition random-sampling")
     return chosen
 
 

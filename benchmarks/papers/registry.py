@@ -5,6 +5,7 @@ from importlib import import_module
 from benchmarks.papers.experiment import Experiment
 
 MODULES = (
+    *("server_rate", "control_end", "dealing"),
     *("grouped", "grouped_times"),
     *("compensation",),
     *("ridge", "lenet_time", "convergence", "lenet_accuracy"),

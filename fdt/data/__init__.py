@@ -42,7 +42,7 @@ def open_source(
         blobs: The store of the data's arrays.
         seed: Determines the order of shuffles.
         training: False: validation data, which are never shuffled and are read from their start every time.
-        options: The job's options. "partition" may be "random-sampling", for readers of arrays only.
+        options: The job's options. "partition" may be "random-sampling", for arrays only.
         feed: Receives the batches of FeedData.
         flavor: "keras" or "tf_keras"; they differ in an epoch that reaches the end of the data.
 

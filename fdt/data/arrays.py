@@ -1,6 +1,7 @@
 """The source of array data: each rank slices or gathers rows in the TensorFlow graph, from shared memory."""
 
 from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ class ArraySource:
     """Batches of `batch_size` rows.
 
     Without a shuffle, a rank's part of a batch is a slice of the arrays. With one, its rows are gathered by a
-    permutation that depends only on `seed` and the number of the pass. With `fresh`, a reader samples each batch at
-    random instead.
+    permutation that depends only on `seed` and the number of the pass. With `fresh`, each global batch is sampled at
+    random instead, by `seed`, epoch and number.
 
     Args:
         data: The arrays.
@@ -32,7 +33,7 @@ class ArraySource:
         plan: The passes and epochs.
         shuffle: Whether to permute the rows.
         seed: Determines the permutations and samples.
-        fresh: Sample each batch of a reader at random.
+        fresh: Sample each global batch at random.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class ArraySource:
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         """Implement Source."""
-        parts = [self._part(span, rank, size) for span in self._plan.spans(epoch)]
-        if not parts:
-            parts = [self._part(Span(epoch, 0, 0), rank, size)]
+        spans = self._plan.spans(epoch) or [Span(epoch, 0, 0)]
+        begins = accumulate((span.batches for span in spans[:-1]), initial=0)
+        parts = [self._part(span, rank, size, epoch, begin) for span, begin in zip(spans, begins, strict=True)]
         options = tf.data.Options()  # as Keras does: the default optimizations only cost a serialization of the graph
         options.experimental_optimization.apply_default_optimizations = False
         # Every epoch deletes an iterator, which waits for the autotuner's thread: up to 1.3 s (measured).
@@ -100,22 +101,33 @@ class ArraySource:
                 return self._gather(self._permutation(data_pass)[low:high])
             return self._slice(low, high)
 
-    def _part(self, span: Span, rank: int, size: int) -> Dataset:
-        table = epochs.cut(*epochs.bounds(self.samples, self.batch_size, span.first, span.batches), rank, size)
-        picks = self._rows(table, span.data_pass) if self._shuffle else _ranges(table)
+    def _part(self, span: Span, rank: int, size: int, epoch: int, begin: int) -> Dataset:
+        """Return a rank's part of the span's batches, of which the first is number `begin` of `epoch`."""
+        low, high = epochs.bounds(self.samples, self.batch_size, span.first, span.batches)
+        table, gathers = epochs.cut(low, high, rank, size), self._shuffle or self._fresh
+        if self._fresh:
+            picks = self._rows(table, self._sampled(low, high, epoch, begin))
+        else:
+            picks = self._rows(table, self._permutation(span.data_pass)) if gathers else _ranges(table)
         length = _common(table.high - table.low)
 
         @as_is
         def batch(pick: Any, share: Any) -> tuple[Batch, Any]:
-            value = self._gather(pick) if self._shuffle else self._slice(pick[0], pick[1])
+            value = self._gather(pick) if gathers else self._slice(pick[0], pick[1])
             return _map(lambda t: tf.ensure_shape(t, [length, *t.shape[1:]]), value), share
 
         shares = tf.data.Dataset.from_tensor_slices(table.share)
         return tf.data.Dataset.zip((picks, shares)).map(batch)
 
-    def _rows(self, table: Cut, data_pass: int) -> Dataset:
+    def _sampled(self, low: Rows, high: Rows, epoch: int, begin: int) -> Rows:
+        """Return an order in which rows [low, high) are a random sample, for each batch of a pass."""
+        order = np.zeros(self.samples, np.int64)
+        for number, (a, b) in enumerate(zip(low, high, strict=True), begin):
+            order[a:b] = epochs.fresh_rows(self.samples, b - a, self._seed, epoch, number)
+        return order
+
+    def _rows(self, table: Cut, order: Any) -> Dataset:
         """Return each batch's row numbers, computed in advance: slicing in the map costs a third more (measured)."""
-        order = self._permutation(data_pass)
         full = int(np.count_nonzero(table.share[:, 1] == self.batch_size))  # all but a last partial batch
         width = table.high[0] - table.low[0] if full else 0
         parts = [tf.data.Dataset.from_tensor_slices(order[table.low[:full, None] + np.arange(width)])]

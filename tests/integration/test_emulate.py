@@ -83,7 +83,7 @@ def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privi
 def test_ranks_add_gradients_over_the_links(tmp_path, privilege):
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(CLUSTER.replace("8 Mbit/s", "1 Gbit/s, latency: 1 ms"))
-    options = ("--compress", "auto", "--bucket-mb", "auto", "--shard-optimizer=auto")
+    options = ("--compress", "auto", "--bucket-mb", "auto", "--shard-optimizer=auto", "--partition", "random-sampling")
     nfdt("run", "--emulate", cluster, *options, "--log-dir", tmp_path / "logs", SCRIPT, engine="hfdt")
     records = [json.loads(line) for line in (tmp_path / "logs" / "records.jsonl").read_text().splitlines()]
     reported = sum(record["bytes_sent"] for record in records if record["kind"] == "epoch_end")

@@ -78,6 +78,7 @@ USAGE = [
         "--fp16-allreduce means --compress fp16. Received: --compress",
     ),
     (hfdt, "run --compress bf16 --verify 3 SCRIPT", "a comparison needs equal numbers, which --compress changes."),
+    (hfdt, "verify --partition random-sampling SCRIPT", "a comparison needs equal batches. Received: --partition"),
     (hfdt, "verify --fp16-allreduce SCRIPT", "a comparison needs equal numbers, which --compress changes."),
     (hfdt, "run --capture replica --compress powersgd SCRIPT", "can have --compress fp16 or bf16. Received: powersgd"),
     (hfdt, "run --capture replica --bucket-mb auto SCRIPT", "needs --bucket-mb in megabytes. Received: auto"),

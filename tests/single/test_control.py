@@ -18,9 +18,16 @@ from nfdt.control.simulated import Peers
 EXAMPLES = Path(__file__).parents[2] / "examples" / "control"
 
 
-def run(name, *words):
-    """(output, the peers) of an example on its own cluster."""
-    argv = ["control", str(EXAMPLES / f"{name}.py"), "--cluster", str(EXAMPLES / f"{name}.yaml"), "--", *words]
+def run(name, *words, cluster=None):
+    """(output, the peers) of an example, on its own cluster where no other is named."""
+    argv = [
+        "control",
+        str(EXAMPLES / f"{name}.py"),
+        "--cluster",
+        str(EXAMPLES / f"{cluster or name}.yaml"),
+        "--",
+        *words,
+    ]
     result = CliRunner().invoke(main, argv)
     assert result.exit_code == 0, result.output
     return result.output, control.peers
@@ -31,6 +38,7 @@ def one_program():
     yield
     control.run_with(None)
     sys.modules.pop("softmax", None)
+    sys.modules.pop("small_keras", None)
 
 
 @pytest.fixture
@@ -74,6 +82,18 @@ def test_hierarchical_averaging_learns(softmax):
     assert len(found) == 4 and found[-1] > 0.85 and found[-1] > found[0]
     carried = peers.links
     assert carried["phone-0 up"] == 4 * 2 * 5200 and carried["edge-1 up"] == 4 * 5200
+
+
+def test_peers_train_a_keras_model_over_links_one_by_one(softmax):
+    _, peers = run("federated", "--rounds", "1", cluster="links")
+    import small_keras
+
+    shares = [softmax.share(number, 5) for number in range(5)]
+    expected = small_keras.mean(*(small_keras.train(small_keras.start(), *share) for share in shares))
+    for peer in peers:
+        for one, other in zip(peer.read("w"), expected, strict=True):
+            npt.assert_allclose(one, other, atol=1e-6)
+    assert peers.links["west--east up"] == 0 < peers.links["west--c up"]  # the way round has less latency
 
 
 def pair(**link):

@@ -18,6 +18,7 @@ from fdt.job import FitArguments
 
 RANDOM = np.random.default_rng(0)
 N, B = 1003, 64
+SAMPLING = {"partition": "random-sampling"}
 X = RANDOM.random((N, 3)).astype("float32")
 Y = RANDOM.integers(0, 4, N)
 
@@ -115,10 +116,10 @@ def test_lists_of_numbers_go_as_tf_keras_takes_them(blobs):
         assert_same(one, next(iterator))
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("shuffle", "options"), [(False, None), (True, None), (True, SAMPLING)])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_all_ranks_together_have_the_global_batch(blobs, shuffle, size):
-    source = opened(blobs, X, Y, shuffle=shuffle)
+def test_all_ranks_together_have_the_global_batch(blobs, shuffle, options, size):
+    source = opened(blobs, X, Y, shuffle=shuffle, options=options)
     whole, reader = batches(source, epoch=2), source.reader(2)
     ranks = [list(source.slices(2, rank, size)) for rank in range(size)]
     for index, parts in enumerate(zip(*ranks, strict=True)):
@@ -178,8 +179,18 @@ def test_equal_slices_have_a_static_shape(blobs):
     assert spec.shape == (32, 3)
 
 
+@pytest.mark.parametrize("flavor", ["keras", "tf_keras"])
+def test_random_sampling_counts_batches_by_epoch(blobs, flavor):
+    source = opened(blobs, np.arange(N), options=SAMPLING, flavor=flavor, steps_per_epoch=10, epochs=3)
+    for epoch in range(3):  # tf_keras's second and third epoch are parts of two passes
+        reader = source.reader(epoch)
+        for index, batch in enumerate(batches(source, epoch)):
+            npt.assert_array_equal(batch, reader.read(index))
+            assert len(set(batch.numpy())) == len(batch)
+
+
 def test_random_sampling_draws_afresh(blobs):
-    source = opened(blobs, np.arange(N), options={"partition": "random-sampling"})
+    source = opened(blobs, np.arange(N), options=SAMPLING)
     one, again = (source.reader(0).read(3).numpy() for _ in range(2))
     npt.assert_array_equal(one, again)
     assert not np.array_equal(one, source.reader(1).read(3).numpy())

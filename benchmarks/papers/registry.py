@@ -5,6 +5,7 @@ from benchmarks.papers import (
     grouped,
     grouped_times,
     redundancy,
+    synchronous,
 )
 from benchmarks.papers.experiment import Experiment
 
@@ -13,6 +14,7 @@ MODULES = (
     grouped,
     grouped_times,
     redundancy,
+    synchronous,
 )
 
 

@@ -115,7 +115,7 @@ def tuned_table(results: Results) -> Iterator[Table]:
 
 
 def kept_table(data: str, workers: tuple[int, ...]) -> Table:
-    """Return the accuracy of the kept runs of benchmarks/rules.py: a convolutional net, three seeds, the task's rate."""
+    """Return the accuracy of the kept runs of benchmarks/rules.py: a convolutional net, the task's rate."""
     lines = [json.loads(line) for line in (ROOT / "benchmarks/results/rules.jsonl").read_text().splitlines()]
     rows = []
     for rule in ("ddc_asgd", "dc_asgd_k", "asgd", "ssgd"):
@@ -190,9 +190,10 @@ def workers_measured(results: Results) -> str:
 
 
 NET = (
-    "64 hidden units, batch 64, SGD; a tenth of the rate in the last 30 %. Each algorithm at the best of three rates on "
-    "10,000 held-out training rows (ours at the script's 0.02). Nets, rates, epochs and all formulas are ours; 'literal' "
-    "weights momentum and lambda g*g*(w - w_m) by 1/(1 + tau). What fails at rate 0.02 is momentum 0.9 under delay. "
+    "64 hidden units, batch 64, SGD; a tenth of the rate in the last 30 %. Each algorithm at the best of three rates "
+    "on 10,000 held-out training rows (ours at the script's 0.02). Nets, rates, epochs and all formulas are ours; "
+    "'literal' weights momentum and lambda g*g*(w - w_m) by 1/(1 + tau). What fails at rate 0.02 is momentum 0.9 under "
+    "delay. "
 )
 BEST = "DDC-ASGD is best of ASGD, DC-ASGDK and DDC-ASGD; no number is given."
 EXPERIMENTS = [
@@ -203,8 +204,8 @@ EXPERIMENTS = [
                lambda quick: curve_runs("cifar10", quick), order, draw_curves, c2_tables),
     Experiment("C3", "unequal speeds and unequal links",
                "With unequal nodes and links gradients are late: speed and accuracy suffer. No number.",
-               NET + "12 nodes: 6 fast, 3 of speed 1/3, 3 behind links of 20 Mbit/s and 15 ms; others 1 Gbit/s, also the "
-               "server; steps of 100 ms.",
+               NET + "12 nodes: 6 fast, 3 of speed 1/3, 3 behind links of 20 Mbit/s and 15 ms; others 1 Gbit/s, also "
+               "the server; steps of 100 ms.",
                unequal_runs, order, draw_unequal, tuned_table),
     Experiment("C6", "accuracy over the number of workers",
                "DC-ASGDK is limited by the number of workers.", NET + "Equal nodes. One seed.",

@@ -3,6 +3,7 @@
 from benchmarks.papers import (
     compensation,
     grouped,
+    grouped_real,
     grouped_times,
     redundancy,
     synchronous,
@@ -12,6 +13,7 @@ from benchmarks.papers.experiment import Experiment
 MODULES = (
     compensation,
     grouped,
+    grouped_real,
     grouped_times,
     redundancy,
     synchronous,

@@ -152,7 +152,8 @@ def draw_lines(results: Results, figure: Any) -> None:
 
 def lines_measured(results: Results) -> str:
     cells = (f"{r.settings['system']} {r.figures['added']} added, {r.figures['removed']} removed" for r in results)
-    return f"Lines of benchmarks/scripts/{SCRIPT} ({len((SCRIPTS / SCRIPT).read_text().splitlines())}): {'; '.join(cells)}."
+    lines = len((SCRIPTS / SCRIPT).read_text().splitlines())
+    return f"Lines of benchmarks/scripts/{SCRIPT} ({lines}): {'; '.join(cells)}."
 
 
 EXPERIMENTS = [

@@ -158,7 +158,7 @@ def draw_unequal(results: Results, figure: Any) -> None:
 
 # -- C6: accuracy over the number of workers -------------------------------------------------------------------------
 def workers_runs(quick: bool) -> Iterator[Run]:
-    for n in (1, 4) if quick else (1, 2, 4, 8, 16, 32):
+    for n in (1, 4) if quick else (1, 8, 32, 2, 16, 4):
         for label, algorithm, momentum, rates in GRID[:3]:
             for rate in rates[:1] if quick else rates:
                 yield run("fashion_mnist", f"{n} equal nodes", EQUAL.format(n=n), label, algorithm, momentum, rate, 0,
@@ -166,7 +166,8 @@ def workers_runs(quick: bool) -> Iterator[Run]:
 
 
 def by_workers(results: Results, label: str) -> dict[int, float]:
-    found = {name: best(where(results, cluster=name), label) for name in values(results, "cluster")}
+    names = sorted(values(results, "cluster"), key=lambda name: int(name.split()[0]))
+    found = {name: best(where(results, cluster=name), label) for name in names}
     return {int(name.split()[0]): tested(runs)[0] for name, runs in found.items() if runs}
 
 

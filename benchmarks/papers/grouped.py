@@ -20,7 +20,6 @@ COMPARED = (  # label, algorithm, rate, momentum
     ("asgd, tuned", "asgd", *TUNED),
     ("group_sync, captured momentum", "group_sync(momentum='captured')", 4 * RATE, 0.9),
     ("ddc_asgd", "ddc_asgd", RATE, 0.9),
-    ("asgd, as ssgd", "asgd", RATE, 0.9),
 )
 SETTINGS = (
     "A net of 64 hidden units on Fashion-MNIST, batch 64, SGD at a constant rate with momentum 0.9; steps of 100 ms, "

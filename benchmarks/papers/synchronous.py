@@ -80,10 +80,11 @@ def draw(results: Results, figure: Any) -> None:
         for color, side in enumerate(SIDES):
             line = where(found, net=net, side=side)
             n = [r.settings["n"] for r in line]
-            axis.loglog(n, [r.figures["step_s"] for r in line], f"C{color}o-", base=2, label=side)
+            axis.plot(n, [r.figures["step_s"] for r in line], f"C{color}o-", label=side)
             bound = [expected(SIZES[net], count)[side] for count in n]
-            axis.loglog(n, bound, f"C{color}--", base=2, label=f"{side}, by bytes over bandwidth")
-        axis.set(title=net, xlabel="nodes", ylabel="seconds of a step")
+            axis.plot(n, bound, f"C{color}--", label=f"{side}, by bytes over bandwidth")
+        axis.set(title=net, xlabel="nodes", ylabel="seconds of a step", ylim=(0, None))
+        axis.set_xticks([2, 4, 8, 16])
     figure.legend(*axis.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=8)
 
 

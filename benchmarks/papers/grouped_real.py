@@ -85,7 +85,8 @@ EXPERIMENTS = [
         "Grouped, nodes of unequal speed wait little. No figure.",
         "Three emulated hosts of one machine, two of speed 1 and one of 1/3, links of 1 Gbit/s; steps are paced to 1 s "
         "and 3 s. benchmarks/scripts/keras_fit.py, the second epoch; one turn. Where the machine is slower than the "
-        "pace, so is the step.",
+        "pace, so is the step. group_sync measures its workers in two rounds here, and the first step of each is "
+        "traced.",
         runs,
         measured,
         draw,

@@ -165,7 +165,8 @@ EXPERIMENTS = [
         "Simulated: a batch of 50 ms on each node, every link 1 Gbit/s and 0.1 ms, also the server's; ssgd of "
         "`nfdt simulate`, HFDT's ring; no overlap of computation and exchange. A server whose link is n times as wide "
         "would be even. Real: the unmodified benchmarks/scripts/keras_fit.py, one machine, shared memory: no link is "
-        "narrow, and processes share two cores with others' work.",
+        "narrow. Taken once while other programs kept 50 processes ready on the two cores, where lock step suffers "
+        "most: no comparison of speed. allreduce.py and parameter_server.py have calm ones.",
         runs,
         measured,
         draw,

@@ -55,8 +55,10 @@ def seconds_to(results: Results, goal: float) -> list[float]:
 def spread(points: list[float], form: str = ".1f") -> str:
     if not points:
         return "-"
-    if len(points) == 1 or not np.isfinite(points).all():
-        return f"{np.mean(points):{form}}".replace("inf", "not by all seeds")
+    if not np.isfinite(points).all():
+        return "not reached by all seeds"
+    if len(points) == 1:
+        return f"{points[0]:{form}}"
     return f"{np.mean(points):{form}} ({min(points):{form}} to {max(points):{form}})"
 
 

@@ -160,7 +160,8 @@ def draw_unequal(results: Results, figure: Any) -> None:
 def workers_runs(quick: bool) -> Iterator[Run]:
     for n in (1, 4) if quick else (1, 8, 32, 2, 16, 4):
         for label, algorithm, momentum, rates in GRID[:3]:
-            for rate in rates[:1] if quick else rates:
+            lower = (0.03 * RATE, 0.01 * RATE) if n > 8 and len(rates) > 1 else ()  # the best is not at the edge
+            for rate in rates[:1] if quick else (*rates, *lower):
                 yield run("fashion_mnist", f"{n} equal nodes", EQUAL.format(n=n), label, algorithm, momentum, rate, 0,
                           quick)  # fmt: skip
 

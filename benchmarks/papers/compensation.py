@@ -160,16 +160,28 @@ def draw_unequal(results: Results, figure: Any) -> None:
 def workers_runs(quick: bool) -> Iterator[Run]:
     for n in (1, 4) if quick else (1, 8, 32, 2, 16, 4):
         for label, algorithm, momentum, rates in GRID[:3]:
-            lower = (0.03 * RATE, 0.01 * RATE) if n > 8 and len(rates) > 1 else ()  # the best is not at the edge
-            for rate in rates[:1] if quick else (*rates, *lower):
+            for rate in rates[:1] if quick else rates_at(n, rates):
                 yield run("fashion_mnist", f"{n} equal nodes", EQUAL.format(n=n), label, algorithm, momentum, rate, 0,
                           quick)  # fmt: skip
 
 
+def rates_at(n: int, rates: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the rates for n workers: lower ones, too, where the best would be the lowest."""
+    return (*rates, 0.03 * RATE, 0.01 * RATE) if n > 8 and len(rates) > 1 else rates
+
+
+def tried(n: int, label: str, found: Results) -> bool:
+    """Return whether all rates were run: the best of some of them would be unfair."""
+    rates = next(rates for name, _, _, rates in GRID if name == label)
+    return all(r.settings["rows"] for r in found) or len(values(found, "rate")) == len(rates_at(n, rates))
+
+
 def by_workers(results: Results, label: str) -> dict[int, float]:
+    """Return the accuracy by number of workers, where all rates were run."""
     names = sorted(values(results, "cluster"), key=lambda name: int(name.split()[0]))
     found = {name: best(where(results, cluster=name), label) for name in names}
-    return {int(name.split()[0]): tested(runs)[0] for name, runs in found.items() if runs}
+    by_n = {int(name.split()[0]): (where(results, cluster=name, label=label), runs) for name, runs in found.items()}
+    return {n: tested(runs)[0] for n, (all_runs, runs) in by_n.items() if runs and tried(n, label, all_runs)}
 
 
 def draw_workers(results: Results, figure: Any) -> None:

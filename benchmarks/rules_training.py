@@ -1,4 +1,4 @@
-"""One training by an asynchronous algorithm on a simulated clock, for the tables of rules.py and groups.py."""
+"""One training by an asynchronous algorithm on a simulated clock, for the tables of rules.py."""
 
 import functools
 import heapq

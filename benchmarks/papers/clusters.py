@@ -233,11 +233,11 @@ class Clock:
                 self._over.succeed()
 
 
-def timed(cluster: str, algorithm: str, steps: int, seed: int, nbytes: int = 0) -> Clock:
-    """Return the clock after `steps` batches of a single weight: times and shares do not depend on the net."""
+def timed(cluster: str, algorithm: str, steps: int, seed: int, nbytes: int = 0, epochs: int = 1) -> Clock:
+    """Return the clock after epochs of `steps` batches of a single weight: times do not depend on the net."""
     nodes, applier = described(cluster), Float32Applier([np.zeros(1)], Recipe(rate=0.0, momentum=0.0))
     state = AlgorithmState(algorithm_registry.make(algorithm), applier, len(nodes.workers))
-    clock = Clock(nodes, Scheduler(state, steps), 1, seed, nbytes, lambda sent: ([np.zeros(1)], 1))
+    clock = Clock(nodes, Scheduler(state, steps), epochs, seed, nbytes, lambda sent: ([np.zeros(1)], 1))
     clock.run()
     return clock
 

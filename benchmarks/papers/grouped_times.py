@@ -147,7 +147,7 @@ def draw_large(results: Results, figure: Any) -> None:
     right.barh(names, [mean(f, "requests_per_s") for f in found], 0.8, label="mean")
     right.scatter([mean(f, "busiest") for f in found], names, color="C1", label="busiest 0.1 s", zorder=3)
     right.set(xlabel="requests per second at the server")
-    right.legend(fontsize=8)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=8)
     left.invert_yaxis()
 
 

@@ -6,8 +6,8 @@ from benchmarks.papers.experiment import Experiment
 
 MODULES = (
     *("server_rate", "control_end", "dealing"),
-    *("grouped", "grouped_times"),
-    *("compensation",),
+    *("grouped", "grouped_real", "grouped_times"),
+    *("compensation", "synchronous"),
     *("ridge", "lenet_time", "convergence", "lenet_accuracy"),
     *("coded_curves", "coded_nodes", "redundancy"),
 )

@@ -134,7 +134,7 @@ def rule(
 def _leave(now: Shared, mine: State, worker: int) -> Shared:
     """Workers that waited only for this one continue; their mean is applied at the end of their next round."""
     group = _group(now, worker)
-    known = {name: {m: v for m, v in getattr(now, name).items() if m != worker} for name in BY_WORKER}
+    known: dict[str, Any] = {n: {m: v for m, v in getattr(now, n).items() if m != worker} for n in BY_WORKER}
     now = replace(now, members=now.members - {worker}, **known)
     held = now.held.get(group, Held())
     if _members(now, group) - held.arrived:
@@ -211,8 +211,9 @@ def _with_staleness(now: Shared, shares: Mapping[int, float]) -> AlgorithmUpdate
 
 def _with_momenta(now: Shared, shares: Mapping[int, float]) -> tuple[AlgorithmUpdate | None, Shared]:
     """Return one update from finished rounds, along the momenta of their groups."""
-    own, means = now.momenta, {group: now.held[group].mean for group in shares}
-    shares = {group: share for group, share in shares.items() if means[group] is not None}
+    own = now.momenta
+    means = {group: mean for group in shares if (mean := now.held[group].mean) is not None}
+    shares = {group: shares[group] for group in means}
     if own is None or not shares:
         return None, now
     new = {g: with_momentum(own.v[g], means[g], own.mu) if g in own.v else means[g] for g in shares}

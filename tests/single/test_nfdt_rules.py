@@ -248,6 +248,7 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
         ("fedbuff(local_steps=0)", "local_steps must be >= 1"),
         ("fedbuff(buffer=-1)", "buffer must be >= 0"),
         ("fedbuff(lr=0)", "lr must be > 0"),
+        ("dc_asgd_k(weights='tau')", "weights must be constant or delay"),
         ("group_sync(groups=-1)", "groups must be >= 0"),
         ("group_sync(ratio=1.0)", "ratio must be > 1"),
         ("group_sync(warm_up=0)", "warm_up must be >= 1"),

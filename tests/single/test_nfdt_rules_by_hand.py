@@ -185,6 +185,14 @@ def test_fedbuff_weights_by_staleness_and_waits_for_its_buffer():
     assert Pushes(fedbuff.rule(buffer=3)).push(0, 1.0) == 0.0
 
 
+def test_dc_asgd_k_weights_momentum_and_compensation_by_the_delay():
+    # Lower case pulls, upper case pushes: b's gradient is one version late, so both of its terms count half.
+    g = CURVATURE * START
+    w = START - 0.1 * g
+    v = 0.5 / 2 * g + g + 0.2 / 2 * g * g * (w - START)
+    npt.assert_allclose(train(dc_asgd_k.rule(lam=0.2, weights="delay"), "abAB", mu=0.5), w - 0.1 * v)
+
+
 def test_group_sync_parts_workers_where_their_speeds_do():
     seconds = {0: 1.0, 1: 3.1, 2: 1.1, 3: 0.9, 4: 3.0, 5: 8.0}
     assert group_sync.groups_by_speed(seconds, ratio=1.5) == {3: 0, 0: 0, 2: 0, 4: 1, 1: 1, 5: 2}

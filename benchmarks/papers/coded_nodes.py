@@ -151,8 +151,8 @@ EXPERIMENTS = [
         "time to the mark over the nodes at fixed redundancy",
         "CSSGD at r = 2 and r = 3 takes less time than SSGD multicast and SSGD unicast; the gain is smaller for the "
         "CNN.",
-        f"{OURS}A block's gradient is as large as a batch's, so at fixed r the source's placement sends C(n-1, r) G / r "
-        "a node, which grows with n faster than SSGD's: fixed r = 2 or 3 is ahead on few nodes only.",
+        f"{OURS}A block's gradient is as large as a batch's, so at fixed r the source's placement sends C(n-1, r) G "
+        "/ r a node, which grows with n faster than SSGD's: fixed r = 2 or 3 is ahead on few nodes only.",
         coded_runs.runs,
         lambda results: fixed(results, TIMES),
         lambda results, figure: drawn(results, figure, TIMES, "simulated seconds to the mark"),

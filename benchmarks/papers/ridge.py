@@ -249,7 +249,8 @@ def cell(found: Any) -> str:
         return f"{figures['seconds']:.3g}, {figures['critical_s']:.3g}"
     if figures["rounds"] is None:
         return f"more than {ROUNDS} rounds"
-    extra = f", rho {figures['rho']:.2g}" if "rho" in figures else f", mu {figures['mu']:.2g}" if "mu" in figures else ""
+    chosen = next((name for name in ("rho", "mu") if name in figures), None)
+    extra = f", {chosen} {figures[chosen]:.2g}" if chosen else ""
     return f"{figures['seconds']:.3g}; {figures['rounds']} ({figures['averages']}){extra}"
 
 

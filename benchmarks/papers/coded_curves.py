@@ -29,7 +29,8 @@ def curves(results: Results, cell: Cell) -> dict[str, Curve]:
 def longest(results: Results, cell: Cell, method: str) -> list[Any]:
     """Return the curve beyond the mark in a list, else that to the mark, else nothing."""
     wanted = [coded_runs.beyond(cell, method)] if cell is CELLS[3] else []
-    wanted += [cell.training(method, NODES, factor=factor) for factor in cell.factors(NODES)]
+    factors = cell.factors(NODES) if method == ASGD else (1.0,)
+    wanted += [cell.training(method, NODES, factor=factor) for factor in factors]
     found = [coded_runs.one(results, settings) for settings in wanted]
     return [f.figures["curve"] for f in found if f and f.figures["curve"]][:1]
 

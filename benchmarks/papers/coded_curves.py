@@ -36,7 +36,8 @@ def longest(results: Results, cell: Cell, method: str) -> list[Any]:
 
 
 def drawn(results: Results, figure: Any, near: bool) -> None:
-    for axis, cell in zip(figure.subplots(1, len(CURVES)), CURVES, strict=True):
+    cells = [cell for cell in CURVES if curves(results, cell)]
+    for axis, cell in zip(figure.subplots(1, max(1, len(cells)), squeeze=False)[0], cells, strict=False):
         for color, (name, points) in enumerate(curves(results, cell).items()):
             axis.semilogx(*zip(*points, strict=True), f"C{color}", label=name)
         axis.axhline(cell.mark, color="0.5", linestyle=":")

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from benchmarks.papers import redundancy, server_star
 from fdt.network import Cluster, NetworkLink, NodeGroup
 

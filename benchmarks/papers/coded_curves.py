@@ -29,13 +29,15 @@ def curves(results: Results, cell: Cell) -> dict[str, Curve]:
 def longest(results: Results, cell: Cell, method: str) -> list[Any]:
     """Return the curve beyond the mark in a list, else that to the mark, else nothing."""
     wanted = [coded_runs.beyond(cell, method)] if cell is CELLS[3] else []
-    wanted += [cell.training(method, NODES, factor=factor) for factor in cell.factors(NODES)]
+    factors = cell.factors(NODES) if method == ASGD else (1.0,)
+    wanted += [cell.training(method, NODES, factor=factor) for factor in factors]
     found = [coded_runs.one(results, settings) for settings in wanted]
     return [f.figures["curve"] for f in found if f and f.figures["curve"]][:1]
 
 
 def drawn(results: Results, figure: Any, near: bool) -> None:
-    for axis, cell in zip(figure.subplots(1, len(CURVES)), CURVES, strict=True):
+    cells = [cell for cell in CURVES if curves(results, cell)]
+    for axis, cell in zip(figure.subplots(1, max(1, len(cells)), squeeze=False)[0], cells, strict=False):
         for color, (name, points) in enumerate(curves(results, cell).items()):
             axis.semilogx(*zip(*points, strict=True), f"C{color}", label=name)
         axis.axhline(cell.mark, color="0.5", linestyle=":")

@@ -120,7 +120,8 @@ def measured(results: Results) -> str:
                 curve = found.figures["test_loss"]
                 near = next((i + 1 for i, loss in enumerate(curve) if loss < 1.02 * lowest), None)
                 when = f"after {near} rounds" if near else f"not in {len(curve)} rounds"
-                said.append(f"{model}: {found.settings['algorithm']} is within 2 % of the least loss {lowest:.4f} {when}")
+                name = found.settings["algorithm"]
+                said.append(f"{model}: {name} is within 2 % of the least loss {lowest:.4f} {when}")
     return "; ".join(said) + "." if said else "Nothing has run to the end yet."
 
 

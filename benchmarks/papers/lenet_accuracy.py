@@ -91,10 +91,11 @@ def to_mark(results: Results) -> tuple[list[str], list[list[str]]]:
     rows = []
     for found in results:
         s, mark = found.settings, MARKS[str(found.settings["data"])]
+        name = f"{s['data']} {s['net']}, seed {s['seed']}"
         if s["workers"] == 1:
             batches = found.figures["batches_to_mark"]
             said = f"not in {s['rounds']} epochs" if batches is None else f"{batches} batches, an average each"
-            rows.append([f"{s['data']} {s['net']}, seed {s['seed']}", "allreduce", f"{mark:.0%}", said, "-"])
+            rows.append([name, "allreduce", f"{mark:.0%}", said, "-"])
             continue
         rounds = next((i + 1 for i, a in enumerate(found.figures["test_accuracy"]) if a >= mark), None)
         if rounds is None:
@@ -102,7 +103,7 @@ def to_mark(results: Results) -> tuple[list[str], list[list[str]]]:
         else:
             said = f"{rounds} rounds, {2 * rounds} averages"
             seconds = f"{lenet_time.seconds(str(s['data']), str(s['net']), int(s['workers'] or 0), rounds):.3g}"
-        rows.append([f"{s['data']} {s['net']}, seed {s['seed']}", f"dane, {s['workers']}", f"{mark:.0%}", said, seconds])
+        rows.append([name, f"dane, {s['workers']}", f"{mark:.0%}", said, seconds])
     return ["network", "method, workers", "mark", "to the mark", "simulated seconds"], rows
 
 

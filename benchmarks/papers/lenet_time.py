@@ -87,6 +87,8 @@ def machines(gpus: int) -> tuple[Any, ...]:
 
 
 def draw(results: Results, figure: Any) -> None:
+    from matplotlib.ticker import LogLocator
+
     for axis, step_s in zip(figure.subplots(1, 2), values(results, "batch_s"), strict=False):
         for color, method in enumerate(values(results, "method")):
             found = where(results, method=method, batch_s=step_s)
@@ -97,7 +99,7 @@ def draw(results: Results, figure: Any) -> None:
         axis.set(xlabel="GPUs", ylabel=f"simulated seconds of {ROUNDS} rounds or epochs", xticks=GPUS)
         axis.set(title=f"a batch of 100: {1e3 * step_s:g} ms")
         axis.xaxis.set(major_formatter="{x:g}", minor_formatter="")
-        axis.yaxis.set(major_formatter="{x:g}", minor_formatter="")
+        axis.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}", minor_formatter="")
     figure.axes[0].legend()
 
 
@@ -128,9 +130,9 @@ def experiment(number: int, data: str, net: str) -> Experiment:
         "Time keeps falling as GPUs are added; as GPUs double it nearly halves. The unit is lost.",
         "GPU, network, rounds and layers are not stated: here 20 rounds, a machine of two GPUs and the server have a "
         "link of 1 Gbit/s each, the server adds gradients one after another at 2 GB/s, and a batch takes what one "
-        "core takes, or 1 ms as on an assumed GPU. A round is two passes over the rows, so one GPU takes twice the "
-        "time of SGD; DANE's gain is that it averages twice a round. That its rounds are worth as many epochs is not "
-        "said by time: see D7.",
+        "core takes, or 1 ms as on an assumed GPU. The GPUs of one machine exchange at no cost by allreduce. A round "
+        "is two passes over the rows, so one GPU takes twice the time of SGD; DANE's gain is that it averages twice a "
+        "round. Time does not say whether its rounds are worth as many epochs: see D7.",
         partial(runs, data=data, net=net),
         measured,
         draw,

@@ -208,26 +208,26 @@ def draw(results: Results, figure: Any) -> None:
 
 def measured(results: Results) -> str:
     said = []
-    for rows in values(results, "rows"):
-        times = dict(zip(*points(results, rows, DANE), strict=True))
-        real = dict(zip(*points(results, rows, PROCESSES, "critical_s"), strict=True))
-        if {1, 8} <= set(times) & set(real):
-            gain = f"{times[1] / times[8]:.1f} times faster on 8 machines than on 1"
-            said.append(f"N = {rows:,}: DANE is {gain} (CPU of the slowest real process: {real[1] / real[8]:.1f})")
-    dane = [r for r in where(results, method=DANE) if r.figures["rounds"]]
-    most = max((r.figures["rounds"] for r in dane), default=0)
-    said.append(f"it needs {most} rounds at most, no more than the others {ahead(results)}")
+    for method, name, figure in ((DANE, "DANE", "seconds"), (PROCESSES, "the slowest real process", "critical_s")):
+        for rows in values(results, "rows"):
+            times = dict(zip(*points(results, rows, method, figure), strict=True))
+            if {1, 8} <= set(times):
+                said.append(f"{name} is {times[1] / times[8]:.1f} times faster on 8 machines than on 1 (N = {rows:,})")
+    most = max((r.figures["rounds"] for r in where(results, method=DANE) if r.figures["rounds"]), default=0)
+    said.append(f"DANE needs {most} rounds at most, no more than the others {ahead(results, 'rounds')}")
+    said.append(f"it takes no more seconds than they {ahead(results, 'seconds')}")
     return f"{'; '.join(said)}."
 
 
-def ahead(results: Results) -> str:
-    """Return in how many problems DANE needs fewer rounds than ADMM and than gradient descent, or as many."""
+def ahead(results: Results, figure: str) -> str:
+    """Return in how many problems DANE needs no more of `figure` than ADMM and than gradient descent."""
     counted = won = 0
     for one in where(results, method=DANE):
         key = {"rows": one.settings["rows"], "machines": one.settings["machines"]}
-        peers = [r.figures["rounds"] or ROUNDS + 1 for m in (ADMM, DESCENT) for r in where(results, method=m, **key)]
+        peers = [r.figures[figure] for m in (ADMM, DESCENT) for r in where(results, method=m, **key)]
         counted += 1
-        won += all((one.figures["rounds"] or ROUNDS + 1) <= rounds for rounds in peers)
+        own = one.figures[figure]
+        won += own is not None and all(peer is None or own <= peer for peer in peers)
     return f"in {won} of {counted} problems"
 
 
@@ -249,7 +249,8 @@ def cell(found: Any) -> str:
         return f"{figures['seconds']:.3g}, {figures['critical_s']:.3g}"
     if figures["rounds"] is None:
         return f"more than {ROUNDS} rounds"
-    extra = f", rho {figures['rho']:.2g}" if "rho" in figures else f", mu {figures['mu']:.2g}" if "mu" in figures else ""
+    chosen = next((name for name in ("rho", "mu") if name in figures), None)
+    extra = f", {chosen} {figures[chosen]:.2g}" if chosen else ""
     return f"{figures['seconds']:.3g}; {figures['rounds']} ({figures['averages']}){extra}"
 
 

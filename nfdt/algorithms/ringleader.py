@@ -30,7 +30,7 @@ Means = Mapping[int, RoundMean]
 
 
 @dataclass(frozen=True)
-class Table:
+class GradientTable:
     """State of the algorithm.
 
     Attributes:
@@ -47,7 +47,7 @@ class Table:
     later: Means = field(default_factory=dict)
     waiting: frozenset[int] = frozenset()
 
-    def served(self, worker: int) -> "Table":
+    def served(self, worker: int) -> "GradientTable":
         """Return the table after `worker` has triggered its update; the last one ends the round."""
         waiting = self.waiting - {worker}
         if waiting:
@@ -67,17 +67,19 @@ def rule() -> AsyncAlgorithm:
     return AsyncAlgorithm(_init, _pull, _push, _leave, _join, _flush, holds=True, note=NOTE)
 
 
-def _init(params: Tree, workers: int) -> tuple[Table, Mine]:
-    return Table(frozenset(range(workers))), Mine(0, None)
+def _init(params: Tree, workers: int) -> tuple[GradientTable, Mine]:
+    return GradientTable(frozenset(range(workers))), Mine(0, None)
 
 
-def _pull(now: Table, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, Table, Mine]:
+def _pull(now: GradientTable, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, GradientTable, Mine]:
     keeps = mine.weights is not None and mine.epoch == now.epoch
     weights = mine.weights if keeps else params
     return weights, now, Mine(now.epoch, weights)
 
 
-def _push(now: Table, mine: Mine, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Table, Mine]:
+def _push(
+    now: GradientTable, mine: Mine, params: Tree, push: Push
+) -> tuple[AlgorithmUpdate | None, GradientTable, Mine]:
     worker, collects = push.worker, not now.waiting
     if not collects and worker not in now.waiting:
         return None, replace(now, later=_with(now.later, push)), mine
@@ -89,19 +91,19 @@ def _push(now: Table, mine: Mine, params: Tree, push: Push) -> tuple[AlgorithmUp
     return AlgorithmUpdate(mean_of_means(now.means)), now.served(worker), Mine(now.epoch, None)
 
 
-def _leave(now: Table, mine: Mine, worker: int) -> Table:
+def _leave(now: GradientTable, mine: Mine, worker: int) -> GradientTable:
     now = replace(now, members=now.members - {worker})
     return now.served(worker) if worker in now.waiting else now
 
 
-def _join(now: Table, worker: int) -> Table:
+def _join(now: GradientTable, worker: int) -> GradientTable:
     return replace(now, members=now.members | {worker})
 
 
-def _flush(now: Table, params: Tree) -> tuple[AlgorithmUpdate | None, Table]:
+def _flush(now: GradientTable, params: Tree) -> tuple[AlgorithmUpdate | None, GradientTable]:
     unused = now.later if now.waiting else now.means
     update = AlgorithmUpdate(mean_of_means(unused)) if unused else None
-    return update, Table(now.members, now.epoch + 1)
+    return update, GradientTable(now.members, now.epoch + 1)
 
 
 def _with(means: Means, push: Push) -> Means:

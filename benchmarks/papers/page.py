@@ -66,7 +66,9 @@ def picture(experiment: Experiment, results: Results, path: Path) -> None:
 
     if not results:
         return
-    matplotlib.rcParams.update({"svg.hashsalt": experiment.name, "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
+    matplotlib.rcParams.update(
+        {"svg.hashsalt": experiment.name, "svg.fonttype": "none", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
+    )
     figure = Figure(figsize=(9, 4), layout="constrained")
     experiment.draw(results, figure)
     figure.savefig(path, metadata={"Date": None})

@@ -137,15 +137,18 @@ def measured(results: Results) -> str:
             low, full = (where(cell, server_rate=rate) for rate in (RATES[0], RATES[-1]))
             if low and full:
                 points = {rate: mean(where(cell, server_rate=rate), "final") for rate in values(cell, "server_rate")}
-                best, swings = (
-                    max(points, key=points.__getitem__),
-                    mean(full, "unsteadiness") / mean(low, "unsteadiness"),
-                )
+                best = max(points, key=points.__getitem__)
                 parts.append(
                     f"K = {local_steps}, {NAMES[speed]}: best {best:g} ({points[best]:.1f} points); "
-                    f"rate 1 {points[RATES[-1]]:.1f} points, {swings:.0f} times as unsteady as rate {RATES[0]:g}"
+                    f"rate 1 {points[RATES[-1]]:.1f} points{swings(full, low)}"
                 )
     return "As the source has it: the best rate falls with staleness. " * falls(results) + ". ".join(parts) + "."
+
+
+def swings(full: Results, low: Results) -> str:
+    """Return how many times as unsteady the full rate is, in words; "" where a run of few looks has no swing."""
+    least = mean(low, "unsteadiness")
+    return f", {mean(full, 'unsteadiness') / least:.0f} times as unsteady as rate {RATES[0]:g}" if least else ""
 
 
 def falls(results: Results) -> bool:

@@ -221,7 +221,7 @@ def conclude(main: Callable[[], int]) -> NoReturn:
 
     SIGTERM and SIGHUP raise, so that `main` ends what it has started.
     """
-    from fdt.signals import ended_by_signals  # `sys.path` has the checkout only now
+    from fdt.ending import ended_by_signals  # `sys.path` has the checkout only now
 
     try:
         with ended_by_signals():

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from client_shim.stuck import STUCK_S, ended_when_stuck
+from fdt.ending import repeated
 from fdt.errors import EXIT_RESUME
-from fdt.signals import GRACE_S, PREEMPTED_BY, Ended, Preempted, deliver, repeated, wake
+from fdt.signals import GRACE_S, PREEMPTED_BY, Ended, Preempted, deliver, wake
 
 SAME_S = 1.0  # signals within this time are one: batch systems send one to a process, and its parents pass it on
 NO_DIRECTORY = "SIGUSR1 asks for a checkpoint, and this run has no --run-dir; it goes on"

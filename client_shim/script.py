@@ -15,8 +15,9 @@ from typing import Any
 from client_shim import notebook
 from fdt import PACKAGES
 from fdt.cli import DASH_M, module_of
+from fdt.ending import behind
 from fdt.errors import EXIT_INTERRUPTED, UserError
-from fdt.signals import Ended, behind
+from fdt.signals import Ended
 
 OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
 

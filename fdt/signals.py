@@ -8,12 +8,8 @@ Python raises a signal handler's exception between any two bytecodes of the main
   `Condition.__exit__` is Python code. The end of the run would then wait for it forever. So `held_back` keeps the
   signal until the code is at a safe point: the end of a wait, which the signal interrupts; a callback of the script
   (`released`); or its own end. Where a library catches the exception in a callback, `released` raises it again.
-- In a finalizer, or in a callback of C code, Python drops the exception and calls `sys.unraisablehook`. The exception
-  is then raised at the next line of the code that the finalizer interrupted. Where that waits in C, the signal is sent
-  again.
-- C code may print the exception and go on, by `sys.excepthook`, or make a SystemError of it (`behind`).
-- In the import of a C extension, the exception can become an ImportError, which importers catch. So a signal is held
-  back until the extension is imported.
+- In a finalizer, in a callback of C code and in the import of a C extension, Python loses the exception. In
+  `ended_by_signals` it is raised again (fdt/ending.py).
 
 Until `ended_by_signals`, SIGINT has the system's default action (hfdt/__main__.py). A shell starts background jobs with
 SIGINT ignored. `kill -INT` ends such a command nevertheless.
@@ -22,26 +18,18 @@ Batch systems send SIGTERM and SIGUSR1 to every process of a job. The command de
 `shielded` from both.
 """
 
-import _imp
-import _thread
 import contextlib
-import os
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import ExtensionFileLoader
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from fdt.errors import EXIT_RESUME
-from fdt.patches import replace
 
 ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
 PREEMPTED_BY = (signal.SIGTERM, signal.SIGUSR1)  # sent by batch systems some time before SIGKILL
 GRACE_S = 25.0  # from one of them to the end of a run that saves itself: Slurm and Kubernetes kill 30 s after SIGTERM
-AGAIN_S = 0.01  # between a dropped exception and its signal's repetition: the next line is usually reached before
 
 
 class Ended(SystemExit):
@@ -64,25 +52,6 @@ class Preempted(Ended):
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Within the context, signals raise, so `finally` clauses run, and no signal's exception is lost.
-
-    SIGTERM and SIGHUP raise Ended, SIGINT raises KeyboardInterrupt.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDED_BY)}
-    for number in ENDED_BY:
-        if before[number] != signal.SIG_IGN:  # nohup
-            signal.signal(number, _end)
-    if before[signal.SIGINT] in (signal.SIG_DFL, signal.SIG_IGN):
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with _raised_again(), _held_back_by_extensions():
-            yield
-    finally:
-        _restore(before)
-
-
-@contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Ignore a second Ctrl-C while members are ended, which takes 5 s at most. In other threads there is none."""
     if threading.current_thread() is not threading.main_thread():
@@ -93,7 +62,7 @@ def undisturbed() -> Iterator[None]:
     try:
         yield
     finally:
-        _restore(before)
+        restore(before)
 
 
 @contextlib.contextmanager
@@ -149,6 +118,17 @@ def deliver(error: BaseException) -> None:
     if _holding is None:
         raise error
     _holding.deliver(lambda: _raise(error))
+
+
+def is_held_back() -> bool:
+    """Return whether the main thread is in `held_back`."""
+    return _holding is not None
+
+
+def hold(error: BaseException) -> None:
+    """Raise `error`, the exception of a signal that Python has lost, at the next safe point."""
+    if _holding is not None:
+        _holding.take(lambda: _raise(error))
 
 
 def wake() -> None:
@@ -209,7 +189,7 @@ class _Holding:
 
     def end(self) -> None:
         """Restore the handlers, except those that the script has replaced meanwhile."""
-        _restore({number: h for number, h in self._before.items() if signal.getsignal(number) == self._handle})
+        restore({number: h for number, h in self._before.items() if signal.getsignal(number) == self._handle})
         self.raise_held()
 
     def take(self, act: Callable[[], object]) -> None:
@@ -234,89 +214,8 @@ class _Holding:
 _holding: _Holding | None = None
 
 
-@contextlib.contextmanager
-def _raised_again() -> Iterator[None]:
-    """Within the context, a signal whose exception Python drops, or C code prints, raises again."""
-    before, printing = sys.unraisablehook, sys.excepthook
-    active = [True]
-
-    def dropped(lost: "sys.UnraisableHookArgs") -> None:
-        if not again(lost.exc_value, sys._getframe().f_back):
-            before(lost)
-
-    def printed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not again(error, sys._getframe().f_back):
-            printing(kind, error, trace)
-
-    def again(error: BaseException | None, frame: FrameType | None) -> bool:
-        hidden = behind(error)
-        if not active or hidden is None:
-            return False
-        number = hidden.number if isinstance(hidden, Ended) else signal.SIGINT
-        if _holding is not None:
-            _holding.take(lambda: _raise(hidden))
-        else:
-            due = [number]
-            _raise_at_next_line(due, frame)
-            _thread.start_new_thread(send, (due,))  # not threading.Thread, whose locks may be interrupted
-        return True
-
-    def send(due: list[signal.Signals]) -> None:
-        time.sleep(AGAIN_S)
-        if due and active:
-            _repeated.append(due[0])
-            os.kill(os.getpid(), due.pop())
-
-    sys.unraisablehook, sys.excepthook = dropped, printed
-    try:
-        yield
-    finally:
-        active.clear()
-        if sys.unraisablehook is dropped:  # not the script's
-            sys.unraisablehook = before
-        if sys.excepthook is printed:
-            sys.excepthook = printing
-
-
-def behind(error: BaseException | None) -> "KeyboardInterrupt | Ended | None":
-    """Return the signal's exception that `error` is or hides; None if there is no signal behind it.
-
-    C code may call Python while the exception is pending, which makes a SystemError of it. Where the call was an
-    import, the import lock stays locked. It is released here, as other threads would wait for it for ever.
-    """
-    if isinstance(error, SystemError) and isinstance(error.__cause__, (KeyboardInterrupt, Ended)):
-        with contextlib.suppress(RuntimeError):  # another thread holds it
-            while _imp.lock_held():
-                _imp.release_lock()
-        return error.__cause__
-    return error if isinstance(error, (KeyboardInterrupt, Ended)) else None
-
-
-def _raise_at_next_line(due: list[signal.Signals], frame: FrameType | None) -> None:
-    """Call the handler of the signal in `due` at the next line of `frame`, unless `due` is empty by then."""
-    before = sys.gettrace()
-
-    def trace(*_: Any) -> None:
-        sys.settrace(before)
-        if due:
-            _repeated.append(due[0])
-            signal.raise_signal(due.pop())
-
-    if frame is not None:
-        frame.f_trace = trace
-        sys.settrace(lambda *_: None)  # Python calls `f_trace` only while a function is set
-
-
-@contextlib.contextmanager
-def _held_back_by_extensions() -> Iterator[None]:
-    """Within the context, C extensions are imported in `held_back`."""
-    with contextlib.ExitStack() as stack:
-        for name in ("create_module", "exec_module"):
-            replace(stack, ExtensionFileLoader, name, held_back()(getattr(ExtensionFileLoader, name)))
-        yield
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
+def end(number: int, _frame: FrameType | None) -> None:
+    """Handle a signal of ENDED_BY. Raises Ended."""
     raise Ended(number)
 
 
@@ -324,18 +223,11 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-_RAISING = (signal.default_int_handler, _end)
+_RAISING = (signal.default_int_handler, end)
 
 
-_repeated: list[signal.Signals] = []  # sent by this module because the exception of the first was dropped
-
-
-def repeated() -> bool:
-    """Return whether the signal that is being handled is the repetition of one whose exception was dropped."""
-    return bool(_repeated) and bool(_repeated.pop())
-
-
-def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
+def restore(handlers: Mapping[signal.Signals, Any]) -> None:
+    """Set the handlers of signals, except those that C code had set."""
     for number, handler in handlers.items():
         if handler is not None:  # None: set by C code, which Python cannot restore
             signal.signal(number, handler)

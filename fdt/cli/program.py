@@ -17,8 +17,9 @@ from click.shell_completion import CompletionItem
 
 import fdt
 from fdt.cli import DASH_M, EVERYWHERE, WORKERS, Split, checked_script, modules_below, resumed, split
+from fdt.ending import ended_by_signals
 from fdt.errors import EXIT_CODES, EXIT_INTERRUPTED, UsageError, UserError
-from fdt.signals import Ended, ended_by_signals
+from fdt.signals import Ended
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

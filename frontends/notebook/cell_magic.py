@@ -18,11 +18,12 @@ from client_shim.replica.detection import detect_capture, with_own_updates
 from client_shim.script import ScriptError, run_instead, without_our_frames
 from fdt.cli import flag
 from fdt.cli.program import COMMAND
+from fdt.ending import ended_by_signals
 from fdt.environment import silence_import
 from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UsageError, UserError
 from fdt.patches import replace
 from fdt.report import Screen
-from fdt.signals import Ended, ended_by_signals
+from fdt.signals import Ended
 from frontends.notebook import widget
 
 # Options that start the command again in another process, or that continue a run, for which a kernel has no script.

@@ -15,9 +15,9 @@ from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest
 from fdt.cli.attached import attached_runs
 from fdt.cli.run import run
+from fdt.ending import ended_by_signals
 from fdt.errors import UsageError, UserError, WorkerError
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed
-from fdt.signals import ended_by_signals
 from frontends.pool.serve import address_of, serve
 
 

@@ -19,11 +19,12 @@ from client_shim.state import ScriptRun, Settings
 from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest, kept
 from fdt.cli.program import program
+from fdt.ending import ended_by_signals
 from fdt.errors import EXIT_RESUME
 from fdt.report import Reporter, Reporters
 from fdt.rpc import session_pb2 as pb
 from fdt.rundir import RunDir
-from fdt.signals import Ended, Preempted, ended_by_signals, held_back, released, shielded
+from fdt.signals import Ended, Preempted, held_back, released, shielded
 from tests.single.fake_engine import FakeClient, FakeConversation
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -293,7 +294,7 @@ def test_a_lost_worker_of_a_preempted_run_is_part_of_the_preemption(tmp_path, pr
 IN_C = """
 import ctypes, os, signal, sys, threading, time
 from client_shim.stuck import ended_when_stuck
-from fdt.signals import ended_by_signals
+from fdt.ending import ended_by_signals
 mutex, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
 
 def tell():  # once the main thread stays in the last line

@@ -12,9 +12,10 @@ import threading
 import pytest
 
 from client_shim.script import run_script
+from fdt.ending import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED
 from fdt.launch import Task
-from fdt.signals import Ended, ended_by_signals, held_back, raise_held, released
+from fdt.signals import Ended, held_back, raise_held, released
 from fdt.supervise.processes import LaunchedProcesses
 
 PRESS = signal.SIGINT, KeyboardInterrupt

@@ -20,10 +20,10 @@ from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.network import Cluster
 from fdt.network.transfers import run_until
-from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
+from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Progress
 from nfdt import algorithm_registry
 from nfdt.server.job import ServedJob
-from nfdt.server.shard_service import ShardService
+from nfdt.server.shard_service import NOT_BEGUN, ShardService
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
 from nfdt.simulator.workers import SharedBatches, SimulatedChannel, SimulatedWorkers
 from nfdt.transport.channel import Weights, WorkerGradient
@@ -96,9 +96,9 @@ class SimulatedJob:
 
     # -- commands --------------------------------------------------------------------------------------------
 
-    def start_epoch(self, epoch: int, changed: State) -> None:
+    def start_epoch(self, epoch: int, changed: State, begin: Commit = NOT_BEGUN) -> None:
         """Start an epoch."""
-        self._go(lambda: self._shard_service.start_epoch(epoch, changed))
+        self._go(lambda: self._shard_service.start_epoch(epoch, changed, begin))
 
     def step(self, changed: State) -> None:
         """Lock step: continue with the next push."""

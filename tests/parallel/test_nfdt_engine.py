@@ -259,8 +259,8 @@ def test_no_blob_is_left_and_no_generated_code_among_the_logs(single, digits):
     before = count()
     single.fit(dense(keras.optimizers.SGD(0.1)), *digits, epochs=3)
     assert count() == before + 5, "the job's own: program (2), state (2) and data, which are the client's to drop"
-    generated = [path for owner in (engine.blobs.directory, engine.run_dir) for path in owner.glob("__autograph_*")]
-    assert {path.parent for path in generated} == {engine.blobs.directory}
+    generated = [path for owner in (engine.blobs.directory, engine.run_dir) for path in owner.rglob("__autograph_*")]
+    assert {path.parent.parent for path in generated} == {engine.blobs.directory}, "in a directory of the engine"
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])

@@ -115,6 +115,16 @@ def unseeded() -> Iterator[None]:
         sys.modules["tensorflow"].random.set_seed(None)
 
 
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A test that sets a signal's handler decides nothing for those behind it, whose Ctrl-C would have no effect."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def dataset():
     """`dataset("cifar10")` skips the test where that data set is neither on disk nor to be had."""

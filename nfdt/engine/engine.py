@@ -92,7 +92,8 @@ class NfdtEngine:
         self._supervisor.close()
         if self.reception is not None:
             self.reception.close()
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        if self._sockets:
+            shutil.rmtree(self._sockets, ignore_errors=True)
         if self._owned:
             self.blobs.close()
 

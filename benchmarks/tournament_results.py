@@ -25,6 +25,7 @@ NFDT = (
     "k_sync",
     "rennala",
     "ringmaster",
+    "ringleader",
     "fedbuff",
     "malenia",
     "gap_aware",

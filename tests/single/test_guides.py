@@ -1,5 +1,6 @@
 """The README and the guides: their examples are valid YAML, shell, and existing options."""
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -72,3 +73,12 @@ def test_its_batch_scripts_are_shell():
     for script in scripts:
         assert script.startswith("#!/bin/bash\n#SBATCH ")
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize("engine", ["hfdt", "nfdt"])
+def test_every_algorithm_has_a_page(engine):
+    """docs/algorithm_pages.py makes it from docs/algorithms.yaml; mkdocs.yml lists it."""
+    uses = yaml.safe_load((ROOT / "docs" / "algorithms.yaml").read_text())
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for name in importlib.import_module(f"{engine}.algorithm_registry").names():
+        assert len(uses[name]) == 2 and f"- algorithms/{name}.md\n" in listed

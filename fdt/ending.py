@@ -22,7 +22,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from fdt.patches import replace
-from fdt.signals import ENDED_BY, Ended, end, held_back, hold, is_held_back, restore
+from fdt.signals import ENDED_BY, Ended, end, held_back, hold, restore
 
 AGAIN_S = 0.01  # between a dropped exception and its signal's repetition: the next line is usually reached before
 
@@ -65,9 +65,7 @@ def _raised_again() -> Iterator[None]:
         if not active or hidden is None:
             return False
         number = hidden.number if isinstance(hidden, Ended) else signal.SIGINT
-        if is_held_back():
-            hold(hidden)
-        else:
+        if not hold(hidden):
             due = [number]
             _raise_at_next_line(due, frame)
             _thread.start_new_thread(send, (due,))  # not threading.Thread, whose locks may be interrupted

@@ -38,7 +38,7 @@ KEPT = 2  # checkpoints of an unfinished fit
 
 Checkpoint = tuple[dict[str, Any], list[Array]]
 Check = Callable[[dict[str, Any], list[Array]], object]
-# What reading a header raises that somebody else wrote.
+# What reading a header raises that another program wrote.
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 

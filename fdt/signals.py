@@ -120,15 +120,12 @@ def deliver(error: BaseException) -> None:
     _holding.deliver(lambda: _raise(error))
 
 
-def is_held_back() -> bool:
-    """Return whether the main thread is in `held_back`."""
-    return _holding is not None
-
-
-def hold(error: BaseException) -> None:
-    """Raise `error`, the exception of a signal that Python has lost, at the next safe point."""
-    if _holding is not None:
-        _holding.take(lambda: _raise(error))
+def hold(error: BaseException) -> bool:
+    """Raise `error`, which Python has lost, at the next safe point of `held_back`. Return False outside of it."""
+    if _holding is None:
+        return False
+    _holding.take(lambda: _raise(error))
+    return True
 
 
 def wake() -> None:

@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from fdt.cli.hosts import JOIN_GROUP, join_credentials
-from fdt.cli.options import Address, CountType, tls_options, token_option
-from fdt.cli.program import Command, option
+from fdt.cli.hosts import join_arguments, join_credentials
+from fdt.cli.program import Command
 
 EXAMPLES = """\b
 Examples:
@@ -20,18 +19,7 @@ Examples:
 
 
 @click.command("join", cls=Command, epilog=EXAMPLES)
-@click.argument("address", metavar="HOST:PORT", type=Address())
-@option(
-    JOIN_GROUP,
-    "-np",
-    "--num-proc",
-    "workers",
-    type=CountType("a number of workers"),
-    default=1,
-    help="Number of workers.  [default: 1]",
-)
-@token_option
-@tls_options
+@join_arguments
 def join_command(address: str, workers: int, **given: Any) -> int:
     """Offer slots of this machine to a run that has --join-at.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.options import CountType
+from fdt.cli.options import Address, CountType, apply, tls_options, token_option
 from fdt.cli.program import Command, option
 from fdt.errors import UsageError
 
@@ -230,6 +230,22 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
     ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])
     chosen = checked(os.environ.pop(TOKEN_VARIABLE, "").strip())
     return JoinEndpoint(address, chosen or new_token(), ours, keep=not chosen)
+
+
+def join_arguments(function: Decorated) -> Decorated:
+    """Add the address of a run, -np, --token-file and the TLS options to a command `join`."""
+    count = option(
+        JOIN_GROUP,
+        "-np",
+        "--num-proc",
+        "workers",
+        type=CountType("a number of workers"),
+        default=1,
+        help="Number of workers.  [default: 1]",
+    )
+    return apply(
+        [click.argument("address", metavar="HOST:PORT", type=Address()), count, token_option, tls_options], function
+    )
 
 
 def announce(engine: str, listener: "JoinListener | None") -> None:

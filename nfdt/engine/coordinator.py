@@ -22,8 +22,8 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import Outcome, blobs_in
-from nfdt.engine.epochs import EpochAggregator, Feeding, epoch_event, resume, suspendable
-from nfdt.engine.recovery import LossVerdict, ServerRecovery, WorkerMembership
+from nfdt.engine.epochs import EpochAggregator, Feeding, epoch_event, resume
+from nfdt.engine.recovery import LossVerdict, ServerRecovery, WorkerMembership, is_suspendable
 from nfdt.options import Options
 
 WORKER, SERVER = "worker", "server"
@@ -249,7 +249,7 @@ class ServersCoordinator:
         self._announced = True
         notes = dict.fromkeys(line for r in self._ready.values() for line in r.notes.splitlines())
         steps = max(ready.steps_per_epoch for (role, _), ready in self._ready.items() if role == WORKER)
-        ready = Ready(steps_per_epoch=steps, notes="\n".join(notes), suspendable=suspendable(self._setup.job))
+        ready = Ready(steps_per_epoch=steps, notes="\n".join(notes), suspendable=is_suspendable(self._setup.job))
         return Outcome(events=[Event(job=self._job, ready=ready)])
 
     def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:

@@ -27,7 +27,6 @@ class EmulationEngine(NfdtEngine):
         self.workers, self.run_dir = len(self._cluster.workers), run_dir
         self._network = EmulatedNetwork(topology_of(self._cluster))
         self.blobs, self._owned = LocalBlobs.create(), True
-        self._sockets = ""  # the server listens at an address of the network
         self._addresses = [f"{address_of(0)}:{PORT}"]
         self._hosted = self._joinable = False
         launcher = EmulatedLauncher(run_dir, self._network, self._host)

@@ -92,10 +92,10 @@ class NfdtEngine:
         self._supervisor.close()
         if self.reception is not None:
             self.reception.close()
-        if self._sockets:
-            shutil.rmtree(self._sockets, ignore_errors=True)
         if self._owned:
             self.blobs.close()
+        else:
+            shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _listening(self, ps: int, placement: Placement | None, *, remote: bool) -> list[str]:
         """Return each server's addresses. `remote`: also for other hosts."""

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fdt.blobs import Blobs
-from fdt.job import FEED_WINDOW, BatchHooks, is_on
-from fdt.rpc.job_pb2 import JobSpec, State
+from fdt.job import FEED_WINDOW
+from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Command, Commit, EpochEnd, Event, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import blobs_in, share_of
 from nfdt.model import add_up
-from nfdt.options import Options
 
 
 @dataclass
@@ -52,13 +51,6 @@ def _metrics(first: EpochEnd, others: Sequence[BlobRef], blobs: Blobs) -> BlobRe
     if first.metrics.id or not parts:  # no parts: all workers were lost before they reported
         return first.metrics
     return blobs.put_arrays(add_up(parts))
-
-
-def suspendable(job: JobSpec) -> bool:
-    """Return whether an epoch of this job can be suspended: the client wants it, and no batch or hook is its own."""
-    options, hooks = Options.read(job.options), job.fit.batch_hooks
-    own = int(hooks) != BatchHooks.NONE or job.data.HasField("feed") or options.overlap_epochs
-    return is_on(job.options, "suspendable") and not own
 
 
 def resume(command: Command) -> list[BlobRef]:

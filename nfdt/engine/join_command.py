@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdt.cli.hosts import JOIN_GROUP, join_credentials
-from fdt.cli.options import Address, CountType, tls_options, token_option
-from fdt.cli.program import Command, option
+from fdt.cli.hosts import join_arguments, join_credentials
+from fdt.cli.program import Command
 from fdt.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,18 +29,7 @@ Examples:
 
 
 @click.command("join", cls=Command, epilog=EXAMPLES)
-@click.argument("address", metavar="HOST:PORT", type=Address())
-@option(
-    JOIN_GROUP,
-    "-np",
-    "--num-proc",
-    "workers",
-    type=CountType("a number of workers"),
-    default=1,
-    help="Number of workers.  [default: 1]",
-)
-@token_option
-@tls_options
+@join_arguments
 def join_command(address: str, workers: int, **given: Any) -> int:
     """Add workers of this machine to a run that has --join-at.
 

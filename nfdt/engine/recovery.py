@@ -9,13 +9,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fdt.job import BatchHooks
+from fdt.job import BatchHooks, is_on
 from fdt.rpc.job_pb2 import JobSpec
 from fdt.rpc.session_pb2 import Checkpoint, Setup
 from fdt.rpc.tensor_pb2 import BlobRef
 from nfdt.options import Options
 
 LAST = 2**31  # an incarnation above all others
+
+
+def is_resumable(job: JobSpec) -> bool:
+    """Return whether an epoch of the job can continue from a state within it.
+
+    It cannot with batch callbacks, overlapped epochs, or batches that the client draws.
+    """
+    drawn, hooks = job.data.HasField("feed"), int(job.fit.batch_hooks)
+    return hooks == BatchHooks.NONE and not drawn and not Options.read(job.options).overlap_epochs
+
+
+def is_suspendable(job: JobSpec) -> bool:
+    """Return whether an epoch of the job can be suspended, which the client asks for where it saves the run."""
+    return is_on(job.options, "suspendable") and is_resumable(job)
 
 
 class LossVerdict(Enum):
@@ -97,13 +111,8 @@ class ServerRecovery:
     restoring: set[int] = field(default_factory=set)  # shards that have not restarted yet
 
     def begin(self, job: JobSpec) -> None:
-        """Start a job.
-
-        Restoration is off with batch callbacks, overlapped epochs, or batches that the client draws.
-        """
-        options, hooks = Options.read(job.options), job.fit.batch_hooks
-        goes_back = int(hooks) == BatchHooks.NONE and not options.overlap_epochs and not job.data.HasField("feed")
-        self.enabled = bool(options.checkpoint_s and self.shards and goes_back)
+        """Start a job. Restoration is off where an epoch cannot continue from a state within it."""
+        self.enabled = bool(Options.read(job.options).checkpoint_s and self.shards and is_resumable(job))
         self.first_epoch = job.fit.initial_epoch
 
     def keep(self, shard: int, part: Checkpoint) -> list[BlobRef]:

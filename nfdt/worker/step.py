@@ -209,7 +209,7 @@ class MicroSteps:
     def run(
         self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
     ) -> WorkerGradient:
-        """Walk over the parts of one batch; a part has one row at least. Raises UserError if the loss is no mean."""
+        """Compute over the parts of one batch; a part has one row at least. Raises UserError if the loss is no mean."""
         (batch,) = batches
         weights, path = self._step.load(owned, pulled), self._path(min(self._parts, samples_of(batch)))
         if not self._checked:
@@ -219,10 +219,10 @@ class MicroSteps:
 
     def _path(self, parts: int) -> ByShape:
         if parts not in self._paths:
-            self._paths[parts] = ByShape(lambda batch, tensors: self._walk(parts, batch, tensors), self._trainable)
+            self._paths[parts] = ByShape(lambda batch, tensors: self._along(parts, batch, tensors), self._trainable)
         return self._paths[parts]
 
-    def _walk(self, parts: int, batch: Any, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
+    def _along(self, parts: int, batch: Any, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
         """Return what GradientStep.compute does, of `parts` parts. `tensors`: weights, and a factor on the rate."""
         *weights, scale = tensors
         before, rows = [v.read_value() for v in self._others], tf.cast(source.rows(batch), tf.float32)

@@ -97,7 +97,6 @@ def test_ctrl_c_ends_a_preempted_run_at_once(preemption):
     with pytest.raises(KeyboardInterrupt), preemption.training():
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
-        time.sleep(60)  # a guard: where a finalizer drops it, it is raised at this line
 
 
 def test_a_finalizer_that_drops_it_does_not_lose_it(preemption):

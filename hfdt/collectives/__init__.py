@@ -58,6 +58,9 @@ def explained(error: Exception, rank: int) -> Exception:
 def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
     """Return the transport that multicasts between the ranks of `comm`.
 
+    mpi4py beside Horovod uses the MPI that Horovod finalizes on all ranks as soon as one of them ends. The last
+    collective of a rank is therefore one of `comm`, such as the sum of an epoch's samples.
+
     Args:
         comm: The collectives of the run.
         by: "mpi" is `comm` itself, or mpi4py beside it; "ip" or "ip:INTERFACE" is IP multicast.

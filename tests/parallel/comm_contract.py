@@ -123,7 +123,9 @@ AMONG_MORE = [multicasts]
 if __name__ == "__main__":
     from hfdt.collectives import choose
 
-    for name in sys.argv[1:]:
-        chosen, _ = choose(name, int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
+    rank, size = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    comms = [choose(name, rank, size)[0] for name in sys.argv[1:]]
+    for comm in comms:
         for check in [*CONTRACT, *AMONG_MORE]:
-            check(chosen)
+            check(comm)
+    comms[0].sum([tf.constant(1.0)], "end")  # Horovod finalizes MPI on all ranks as soon as one of them ends

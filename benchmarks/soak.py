@@ -2,7 +2,8 @@
 
 Every few seconds it measures the private memory (USS) of the client, the server and worker 0, and the largest one of
 the other workers (each lives until SIGKILL). It also measures file descriptors, threads, and the bytes and files of the
-run's store. A slope is the least-squares line through ten means of the time after the warm-up, with its standard error.
+run's store. Under HFDT all ranks restart from the last commit, so the client is the process that lives long.
+A slope is the least-squares line through ten means of the time after the warm-up, with its standard error.
 Then the same script runs undisturbed for a while: test accuracies after the same number of epochs are compared.
 """
 
@@ -24,6 +25,7 @@ import psutil
 from harness import QUIET, SCRIPTS, console
 from rich.table import Table
 
+ENGINES = {"nfdt": ["-np", "3"], "hfdt": ["-np", "2", "--commit-every", "50steps"]}
 WARM_UP = 0.25  # of the run
 BLOCKS = 10
 FLAT_MB_A_MIN = 0.5  # what a slope may be beyond two standard errors
@@ -37,25 +39,27 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--reference-minutes", type=float, help="of the undisturbed run  [default: a sixth]")
     parser.add_argument("--every", type=float, default=20.0, help="seconds between kills")
-    parser.add_argument("--ps", type=int, default=1)
+    parser.add_argument("--engine", choices=ENGINES, default="nfdt")
+    parser.add_argument("--ps", type=int, help="server shards of NFDT")
     parser.add_argument("--out", type=Path, help="also write what was measured there, as JSON")
     given = parser.parse_args()
-    disturbed, samples = soak(given.minutes, given.every, given.ps)
-    reference, _ = soak(given.reference_minutes or given.minutes / 6, math.inf, given.ps)
+    command = [given.engine, "run", *ENGINES[given.engine], "--restarts", "100000"]
+    command += ["--ps", str(given.ps)] if given.ps else []
+    disturbed, samples = soak(command, given.minutes, given.every)
+    reference, _ = soak(command, given.reference_minutes or given.minutes / 6, math.inf)
     if given.out:
         given.out.write_text(json.dumps({"samples": samples, "disturbed": disturbed, "reference": reference}))
     sys.exit(not report(samples, disturbed, reference))
 
 
-def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """Run 3 workers once; return the outcome and the measurements during training."""
+def soak(command: list[str], minutes: float, every_s: float) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """Run the workers once; return the outcome and the measurements during training."""
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         log = Path(temporary) / "said"
-        argv = [sys.executable, "-m", "nfdt", "run", "-np", "3", "--ps", str(ps), "--restarts", "100000"]
         environment = {**os.environ, **QUIET, "TMPDIR": temporary}
         with open(log, "w") as out:
             running = subprocess.Popen(
-                [*argv, str(SCRIPTS / "soak_fit.py"), str(minutes)],
+                [sys.executable, "-m", *command, str(SCRIPTS / "soak_fit.py"), str(minutes)],
                 stdout=out,
                 stderr=out,
                 env=environment,
@@ -77,7 +81,7 @@ def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[
             "left": len(os.listdir(temporary)) - 1,
         }
         result |= {"accuracies": accuracies} if LAST in said else {"said": said[-2000:]}
-        result["replaced"] = sum("replacement " in line for line in lines)
+        result["replaced"] = sum("replacement " in line or " restart from " in line for line in lines)
         return result, samples
 
 
@@ -123,8 +127,9 @@ def measured(client: int) -> dict[str, float]:
 
 def workers(processes: Sequence[psutil.Process]) -> dict[int, psutil.Process]:
     """Return the workers by rank."""
-    found = [process for process in processes if is_a(process, "nfdt.worker.process")]
-    return {int(process.environ()["FDT_RANK"]): process for process in found}
+    names = {"nfdt.worker.process": "FDT_RANK", "hfdt.worker.process": "OMPI_COMM_WORLD_RANK"}
+    found = [(process, name) for process in processes for module, name in names.items() if is_a(process, module)]
+    return {int(process.environ()[name]): process for process, name in found}
 
 
 def below(pid: int) -> list[psutil.Process]:

@@ -28,8 +28,8 @@ from rich.table import Table
 ENGINES = {"nfdt": ["-np", "3"], "hfdt": ["-np", "2", "--commit-every", "50steps"]}
 WARM_UP = 0.25  # of the run
 BLOCKS = 10
-FLAT_MB_A_MIN = 0.5  # what a slope may be beyond two standard errors
-WITHIN = 0.02
+FLAT_MB_A_MIN = 0.1  # what a slope may be beyond two standard errors
+WITHIN = 0.01
 LAST = "\nlast "  # what the script says when `fit` has returned
 MIB = 1 << 20
 

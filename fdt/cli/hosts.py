@@ -219,8 +219,8 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
     if given["join_at"] is None:
         return None
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # hides gRPC's messages about foreign handshakes
-    from fdt.cli.connect import identity
     from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
+    from fdt.service.client import identity
     from fdt.supervise.joining import JoinEndpoint
 
     text = str(given["join_at"])
@@ -258,7 +258,7 @@ def announce(engine: str, listener: "JoinListener | None") -> None:
 
 def join_credentials(engine: str, address: str, given: Mapping[str, Any]) -> "tuple[str, TlsIdentity | None]":
     """Return the token and the certificate of the command `join` for the run at `address`. Raises UsageError."""
-    from fdt.cli.connect import identity, take_token
+    from fdt.service.client import identity, take_token
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if address.startswith("unix:"):

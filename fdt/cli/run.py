@@ -141,8 +141,8 @@ def _connected(request: RunRequest, make_engine: MakeEngine, logs: Path) -> Abst
     if request.server is None:
         start = partial(_embedded, make_engine, logs)
         return start() if request.early else lazy_client(start)
-    from fdt.cli import connect
     from fdt.rpc.session_pb2 import JobRequest
+    from fdt.service import client as connect
 
     identity = connect.identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
     token = connect.take_token(request.token_file)
@@ -152,7 +152,7 @@ def _connected(request: RunRequest, make_engine: MakeEngine, logs: Path) -> Abst
 
 
 def _embedded(make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
-    from fdt.cli import connect
+    from fdt.service import client as connect
 
     return connect.embedded(make_engine(logs))
 
@@ -173,55 +173,45 @@ def _reported(
     body: Callable[["Reporters"], int],
     noted: "DetachedRun | None",
 ) -> int:
-    """Call `body` with reporters, and write the report. `workers`: how many there are, 0 where none is started yet."""
-    from fdt.cli.attached import registered
-
-    with registered(request, noted, logs.directory) as run:
-        code, failed = 1, True
-        try:
-            code = _recorded(request, workers, where, logs, body, run)
-            failed = code == 1
-        finally:
-            if request.write_report is not None and request.log_dir is not None:
-                request.write_report(request.engine, logs.directory, request.quiet or failed)
-        return code
-
-
-def _recorded(
-    request: RunRequest,
-    workers: int,
-    where: str,
-    logs: Logs,
-    body: Callable[["Reporters"], int],
-    noted: "DetachedRun | None",
-) -> int:
-    """Call `body` with reporters, and close them."""
-    from fdt.report import Reporters, quantity
+    """Call `body` with reporters, close them, and write the report. `workers`: 0 where none is started yet."""
+    from fdt.cli.detach import registered
+    from fdt.report import Reporters
     from fdt.report.summary import Summary
 
     summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
-    reporters = Reporters([*_reporters(request, workers, logs, noted), summary])
-    code, why = 1, ""
-    try:
-        if request.verbose and request.server is None:
-            logs.keep_files()
-            whose = f"{quantity(workers, 'worker')}; their" if workers else "the workers'"
-            reporters.note(f"{whose} logs are in {logs.directory}")
-        code = body(reporters)
-        if code == EXIT_INTERRUPTED:
-            raise KeyboardInterrupt
-        if code == 1:  # an error of the script is printed; nothing that reads as success follows it
-            summary.silence()  # a script's own sys.exit(3) is no error
-        return code
-    except BaseException as error:
-        summary.silence()
-        code, why = _how_it_ended(error)
-        raise
-    finally:
-        if summary.failed:
-            logs.keep_files()
-        reporters.ended(code, why)
-        reporters.close()
+    code, why, failed = 1, "", True
+    with registered(request, noted, logs.directory) as run:
+        reporters = Reporters([*_reporters(request, workers, logs, run), summary])
+        try:
+            _note_logs(request, workers, logs, reporters)
+            code = body(reporters)
+            if code == EXIT_INTERRUPTED:
+                raise KeyboardInterrupt
+            failed = code == 1  # a script's own sys.exit(3) is no error
+            if failed:  # an error of the script is printed; nothing that reads as success follows it
+                summary.silence()
+            return code
+        except BaseException as error:
+            summary.silence()
+            code, why = _how_it_ended(error)
+            raise
+        finally:
+            if summary.failed:
+                logs.keep_files()
+            reporters.ended(code, why)
+            reporters.close()
+            if request.write_report is not None and request.log_dir is not None:
+                request.write_report(request.engine, logs.directory, request.quiet or failed)
+
+
+def _note_logs(request: RunRequest, workers: int, logs: Logs, reporters: "Reporters") -> None:
+    """With --verbose, keep the workers' logs and print where they are."""
+    from fdt.report import quantity
+
+    if request.verbose and request.server is None:
+        logs.keep_files()
+        whose = f"{quantity(workers, 'worker')}; their" if workers else "the workers'"
+        reporters.note(f"{whose} logs are in {logs.directory}")
 
 
 def _how_it_ended(error: BaseException) -> tuple[int, str]:

@@ -60,10 +60,9 @@ def _pool(address: str, token_file: Path | None, tls: dict[str, Path | None]) ->
     """Yield a function that calls PoolService. It raises UserError where the server refuses."""
     import grpc
 
-    from fdt.cli.connect import identity, take_token
     from fdt.rpc.training_pb2_grpc import PoolServiceStub
     from fdt.security.auth import credentials
-    from fdt.service.client import CONNECT_TIMEOUT_S, refused
+    from fdt.service.client import CONNECT_TIMEOUT_S, identity, refused, take_token
     from fdt.service.transport import open_channel
 
     ours = identity(address, tls["tls_cert"], tls["tls_key"], tls["tls_ca"])

@@ -28,10 +28,12 @@ if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
     from fdt.runs import DetachedRun
     from fdt.service.client import Conversation, TrainingClient
     from fdt.service.server import Engine
+
 Client: TypeAlias = "TrainingClient | LazyClient"
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
 RunReplicas = Callable[[Path, "Reporters"], int]  # its argument: the directory of the ranks' logs
+NOT_KEPT = "not kept (--log-dir DIR keeps them)"
 UNASKED_BYTES = 64_000_000  # of records for the live page alone, without --log-dir
 _MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # the only files that are removed
 
@@ -90,9 +92,8 @@ def prepared(directory: Path, *, resumed: bool = False) -> Path:
     return directory.resolve()
 
 
-# Options of `run` that are fields of the request.
-OUTPUT = ("log_dir", "tensorboard", "timeline", "verbose", "quiet", "detach")
-REQUEST = (*TLS_OPTIONS, "workers", "server", "priority", "token_file", *OUTPUT)
+_OUTPUT = ("log_dir", "tensorboard", "timeline", "verbose", "quiet", "detach")
+REQUEST = (*TLS_OPTIONS, "workers", "server", "priority", "token_file", *_OUTPUT)  # options that a RunRequest has
 
 
 def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
@@ -133,7 +134,7 @@ def run_replicas(request: RunRequest, workers: int, run_script: RunReplicas) -> 
 
     request, noted = detach.taken(request)
     with log_directory(request.engine, request.log_dir) as logs, quiet_import():
-        where = "not kept (--log-dir DIR keeps them)" if request.log_dir is None else str(logs.directory)
+        where = NOT_KEPT if request.log_dir is None else str(logs.directory)
         return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters), noted)
 
 
@@ -142,26 +143,28 @@ def _connected(request: RunRequest, make_engine: MakeEngine, logs: Path) -> Abst
         start = partial(_embedded, make_engine, logs)
         return start() if request.early else lazy_client(start)
     from fdt.rpc.session_pb2 import JobRequest
-    from fdt.service import client as connect
+    from fdt.service.client import identity, remote, take_token
 
-    identity = connect.identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
-    token = connect.take_token(request.token_file)
+    ours = identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
+    token = take_token(request.token_file)
     name = file_of(request.script).name if request.script else ""
     asked = JobRequest(workers=request.workers or 0, priority=request.priority or 0, name=name)
-    return connect.remote(request.server, token, request.engine, asked, identity)
+    return remote(request.server, token, request.engine, asked, ours)
 
 
 def _embedded(make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
-    from fdt.service import client as connect
+    from fdt.service.client import embedded
 
-    return connect.embedded(make_engine(logs))
+    return embedded(make_engine(logs))
 
 
 def _run_script(
     request: RunRequest, client: "Client", run_script: RunScript, logs: Logs, noted: "DetachedRun | None"
 ) -> int:
-    where = _where_logs_are(request, client, logs)
     workers = 0 if isinstance(client, LazyClient) else client.hello.workers  # `hello` would start a lazy engine
+    where = NOT_KEPT if request.log_dir is None and not request.verbose else str(logs.directory)
+    if request.server is not None:
+        where = f"{client.hello.run_dir} (the server's)"
     return _reported(request, workers, where, logs, lambda reporters: run_script(client, reporters), noted)
 
 
@@ -264,13 +267,6 @@ def _records(request: RunRequest, workers: int, directory: Path, limit: int = 0)
         space=space(),
     )
     return Jsonl(directory, workers, append=request.resumed, about=about, limit=limit)
-
-
-def _where_logs_are(request: RunRequest, client: "Client", logs: Logs) -> str:
-    if request.server is not None:
-        return f"{client.hello.run_dir} (the server's)"
-    kept = request.log_dir is not None or request.verbose
-    return str(logs.directory) if kept else "not kept (--log-dir DIR keeps them)"
 
 
 class LazyClient:

@@ -148,7 +148,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @hosts_options
 @elastic_options
 @rank_options
-@emulate_option(RANKS)
+@emulate_option(RANKS, "links")
 @fault_options
 @rank_fault_options
 @resume_options

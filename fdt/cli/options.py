@@ -207,7 +207,8 @@ def server_options(function: Decorated) -> Decorated:
             SERVER,
             "--priority",
             type=click.IntRange(*PRIORITIES),
-            help="Priority in the server's queue; above 0 for its administrators.  [default: 0]",
+            metavar="N",
+            help="Priority in the server's queue; above 0 for its administrators alone.  [default: 0]",
         ),
     ]
     return apply(options, tls_options(function))

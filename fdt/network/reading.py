@@ -252,7 +252,7 @@ def _link(entry: ConfigEntry) -> NetworkLink:
 def _ends(entry: ConfigEntry) -> ClusterLink:
     listed = entry.items()
     if not 2 <= len(listed) <= 3:
-        raise entry.wrong("two ends, and what is between them: [a, b, {bandwidth: 1 Gbit/s, latency: 1 ms}]")
+        raise entry.wrong("two ends, and the link between them: [a, b, {bandwidth: 1 Gbit/s, latency: 1 ms}]")
     return ClusterLink(_name(listed[0]), _name(listed[1]), entry.where, *map(_link, listed[2:]))
 
 

@@ -15,8 +15,8 @@ from frontends.settings import config_options
 
 EXAMPLES = """\b
 Examples:
-  hfdt queue --server pool:7070 --token-file token               list the jobs of the pool
-  hfdt queue --server pool:7070 --token-file token --cancel 12   cancel job 12
+  hfdt queue --server 127.0.0.1:7070 --token-file token               list the jobs of the pool
+  hfdt queue --server 127.0.0.1:7070 --token-file token --cancel 12   cancel job 12
 """
 
 
@@ -34,8 +34,8 @@ def queue_command(
 ) -> None:
     """List the jobs of a pool, or cancel some of them.
 
-    A job is one `fit` of `run --server`. REASON says why a pending one waits. Quota: its user has the most slots that
-    one may have. Resources: it is the next, and too few slots are free. Priority: other jobs come first.
+    A job is one `fit` of `run --server`. REASON says why a job waits. Quota: its user already has as many slots as one
+    user may have. Resources: it is the next job, and too few slots are free. Priority: other jobs come first.
     """
     if server is None:
         raise UsageError("`queue` needs a server: give --server HOST:PORT, as to `run`")

@@ -35,6 +35,9 @@ CHECKSUM, NAME = "checksum", "file"  # entries of run.json and of a checkpoint's
 CHECKPOINTS = "fit-*.ckpt"
 PARTS = (".fit-*.ckpt.*.part", f".{FILE}.*.part")  # temporary files of a process that was killed while writing
 KEPT = 2  # checkpoints of an unfinished fit
+MAGIC = b"FDTCKPT1"
+_LENGTH = struct.Struct("<Q")
+_DIGEST_BYTES = 32
 
 Checkpoint = tuple[dict[str, Any], list[Array]]
 Check = Callable[[dict[str, Any], list[Array]], object]
@@ -123,18 +126,18 @@ class RunDir:
     # -- checkpoints: `epoch` counts finished epochs ---------------------------------------------------------------
     def save(self, fit: int, epoch: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
         """Save a checkpoint after `epoch` epochs. Raises OSError; then the old ones remain."""
-        write_checkpoint(self.directory / f"fit-{fit:04}-epoch-{epoch:05}.ckpt", header, arrays)
-        for old in self._files(fit)[KEPT:]:
+        write_checkpoint(self._file(fit, f"epoch-{epoch:05}"), header, arrays)
+        for old in self._epochs(fit)[KEPT:]:
             old.unlink(missing_ok=True)
 
     def save_step(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
         """Save a checkpoint within the epoch after the last checkpoint. Raises OSError; then the old one remains."""
-        write_checkpoint(self._step(fit), header, arrays)
+        write_checkpoint(self._file(fit, "step"), header, arrays)
 
     def finish(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
         """Save a `fit` that has ended. Raises OSError."""
-        write_checkpoint(self._done(fit), header, arrays)
-        for old in (*self._files(fit), self._step(fit)):
+        write_checkpoint(self._file(fit, "done"), header, arrays)
+        for old in (*self._epochs(fit), self._file(fit, "step")):
             old.unlink(missing_ok=True)
 
     def load(self, fit: int, check: Check = lambda header, arrays: None) -> tuple[Checkpoint | None, list[str]]:
@@ -142,11 +145,11 @@ class RunDir:
 
         `check` raises one of MALFORMED for a header and arrays that are no checkpoint of a `fit`.
         """
-        return self._first_whole(check, self._done(fit), *self._files(fit))
+        return self._first_whole(check, self._file(fit, "done"), *self._epochs(fit))
 
     def load_step(self, fit: int, check: Check = lambda header, arrays: None) -> tuple[Checkpoint | None, list[str]]:
         """Return the checkpoint of `save_step`, as `load` does."""
-        return self._first_whole(check, self._step(fit))
+        return self._first_whole(check, self._file(fit, "step"))
 
     def _first_whole(self, check: Check, *files: Path) -> tuple[Checkpoint | None, list[str]]:
         said: list[str] = []
@@ -165,13 +168,10 @@ class RunDir:
                 said.append(f"{file.name} is damaged: {error}. An earlier checkpoint is used, if there is one")
         return None, said
 
-    def _done(self, fit: int) -> Path:
-        return self.directory / f"fit-{fit:04}-done.ckpt"
+    def _file(self, fit: int, what: str) -> Path:
+        return self.directory / f"fit-{fit:04}-{what}.ckpt"
 
-    def _step(self, fit: int) -> Path:
-        return self.directory / f"fit-{fit:04}-step.ckpt"
-
-    def _files(self, fit: int) -> list[Path]:
+    def _epochs(self, fit: int) -> list[Path]:
         """Return the checkpoints of an unfinished `fit`, the last first."""
         return sorted(self.directory.glob(f"fit-{fit:04}-epoch-*.ckpt"), key=_epoch_of, reverse=True)
 
@@ -243,11 +243,6 @@ def _locked(directory: Path) -> int:
     return lock
 
 
-MAGIC = b"FDTCKPT1"
-_LENGTH = struct.Struct("<Q")
-_DIGEST_BYTES = 32
-
-
 class Damaged(Exception):
     """The file is not a complete checkpoint; the message states the reason."""
 
@@ -275,10 +270,9 @@ def replace_file(path: Path, parts: Sequence[bytes | bytearray], *, digest: bool
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
+    finally:
+        with contextlib.suppress(OSError):  # it is gone once it has replaced the file
             aside.unlink()
-        raise
     _sync_directory(path.parent)
 
 

@@ -69,27 +69,18 @@ class ProcessIdentity:
         """Return whether the process still runs."""
         return ProcessIdentity.of(self.pid) == self
 
-    def _signal_by_number(self, number: signal.Signals) -> None:
-        if self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process and to no other; do nothing when it has ended."""
-        try:
-            process = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no pidfd_open
-            self._signal_by_number(number)
-            return
-        try:
+        with contextlib.suppress(ProcessLookupError), contextlib.ExitStack() as closing:
+            try:
+                process = os.pidfd_open(self.pid)
+                closing.callback(os.close, process)
+            except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no pidfd_open
+                if self.alive():
+                    os.kill(self.pid, number)
+                return
             if self.alive():  # then the descriptor is this process's
                 signal.pidfd_send_signal(process, number)
-        except ProcessLookupError:
-            pass
-        finally:
-            os.close(process)
 
 
 VARIABLE = "FDT_DETACHED"  # holds the run's directory, for the client

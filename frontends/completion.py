@@ -78,6 +78,6 @@ Examples, for one shell and for all later ones:
 @click.command("completion", cls=Command, epilog=EXAMPLES)
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def completion_command(shell: str) -> None:
-    """Print the code that completes this command's lines in a shell."""
+    """Print the shell code that completes this command's options and arguments."""
     name = str(click.get_current_context().find_root().info_name)
     click.echo(SHELLS[shell].replace("@", name).replace("%_COMPLETE", f"{name.upper()}_COMPLETE"), nl=False)

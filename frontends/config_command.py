@@ -32,7 +32,8 @@ Examples:
 def config_command(words: Sequence[str], profile: str | None, as_json: bool) -> None:
     """Show each option's value, and what sets it.
 
-    A command line is over the environment, that over hfdt.toml or [tool.hfdt] of pyproject.toml, that over the default.
+    The command line overrides the environment, which overrides hfdt.toml or [tool.hfdt] of pyproject.toml. A default
+    holds where none of them sets the option.
     COMMAND is run, verify, inspect, serve or simulate.  [default: run]
     """
     parent = click.get_current_context().parent

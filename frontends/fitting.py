@@ -1,4 +1,4 @@
-"""`hfdt.fit` and `nfdt.fit`: a model of this process is trained on workers, by the way that `run` takes for `fit`."""
+"""`hfdt.fit` and `nfdt.fit`: they train a model of this process on workers, as `run` trains that of a script."""
 
 import contextlib
 import importlib

@@ -18,7 +18,7 @@ from fdt.environment import quiet_import
 from frontends.settings import config_options
 
 if TYPE_CHECKING:
-    from client_shim.inspect import Inspection
+    from client_shim.inspection import Inspection
     from client_shim.replica.detection import CaptureDetection
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -80,7 +80,7 @@ def _inspect(engine: str, script: str, words: list[str], given: Mapping[str, Any
 
 
 def _as_json(looked: "CaptureDetection", found: "Inspection | None") -> dict[str, Any]:
-    from client_shim.inspect import compressed_bytes, step_bytes
+    from client_shim.inspection import compressed_bytes, step_bytes
 
     calls = [asdict(call) for call in looked.findings]
     if found is None:

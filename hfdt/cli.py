@@ -53,25 +53,9 @@ if TYPE_CHECKING:
     MakeHfdtEngine = Callable[..., HfdtEngine]
 
 NAME = "hfdt"
-JOB_OPTIONS = (
-    "rule",
-    "multicast",
-    "compress",
-    "bucket_mb",
-    "shard_optimizer",
-    "batch",
-    "lr_scale",
-    "warmup_epochs",
-    "batch_norm",
-    "partition",
-    "allow_inexact",
-    "restarts",
-    "min_np",
-    "on_nan",
-    "commit_every",
-    "stall_timeout",
-    "timeline",
-)
+JOB_FAULTS = ("restarts", "min_np", "on_nan", "commit_every", "stall_timeout")
+JOB_NUMBERS = ("batch", "lr_scale", "warmup_epochs", "batch_norm", "partition", "allow_inexact")
+JOB_OPTIONS = ("rule", "multicast", "compress", "bucket_mb", "shard_optimizer", "timeline", *JOB_NUMBERS, *JOB_FAULTS)
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "compress", "bucket_mb", "allow_replicated", "bind_to")
 NOT_EMULATED = {
@@ -164,7 +148,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @hosts_options
 @elastic_options
 @rank_options
-@emulate_option(RANKS)
+@emulate_option(RANKS, "links")
 @fault_options
 @rank_fault_options
 @resume_options

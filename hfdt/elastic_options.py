@@ -35,8 +35,8 @@ LIST = "--host-discovery-script or --join-at"
 def elastic_options(function: Decorated) -> Decorated:
     """Add --host-discovery-script, --max-np, --elastic-timeout and --join-at."""
     script = (
-        "Executable that prints the hosts that there are now, a line host:slots for each; it is run every second. "
-        "Workers are added at the next commit, and removed when their host goes. -np: the slots that the start needs."
+        "Executable that prints the present hosts, one line host:slots for each; it is run every second. Workers are "
+        "added at the next commit, and removed when their host disappears. The run starts once there are -np slots."
     )
     most = f"With {LIST}: the most workers.  [default: as many as there are slots]"
     timeout = f"With {LIST}: the longest wait for --min-np slots.  [default: 10m]"
@@ -68,7 +68,9 @@ def check_elastic(given: Mapping[str, Any]) -> None:
         return
     for name, spelled in HOST_FLAGS.items():
         if given[name] and given["host_discovery_script"]:
-            raise UsageError(f"--host-discovery-script prints the hosts itself. Received: {spelled} {given[name]} too")
+            raise UsageError(
+                f"--host-discovery-script names the hosts. Received: {spelled} {given[name]} too; leave one out"
+            )
     script: Path | None = given["host_discovery_script"]
     if script is not None and not os.access(script, os.X_OK):
         raise UsageError(f"--host-discovery-script must be executable: chmod +x. Received: {script}")

@@ -161,7 +161,7 @@ def make_engine(given: dict[str, Any]) -> "tuple[int, MakeNfdtEngine]":
 @server_count_option
 @transport_options
 @compress_option
-@emulate_option(TRANSPORT)
+@emulate_option(TRANSPORT, "links and speeds")
 @fault_options
 @checkpoint_option
 @on_nan_option

@@ -1,12 +1,14 @@
 """Command-line options of a run: those that choose an algorithm, which `nfdt simulate` has too, and the engine's."""
 
+import ast
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from fdt.cli.options import FAULTS, CountType, Duration, algorithm_names, apply, declared_options
+from fdt.cli.options import FAULTS, CountType, Duration, algorithm_names, apply
 from fdt.cli.program import option
 from fdt.errors import UsageError
 from nfdt.options import CHECKPOINT_S, DEFAULT, SYNCHRONOUS
@@ -16,6 +18,56 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 ALGORITHM, TRANSPORT = "Algorithm", "Servers and transport"
 RESTARTS = 3  # default with --checkpoint-every alone
 ALGORITHMS, COMPRESSORS = (Path(__file__).parent / folder for folder in ("algorithms", "compressors"))
+
+
+@dataclass(frozen=True)
+class DeclaredOption:
+    """An option of the command line that an algorithm declares for one of its parameters.
+
+    Attributes:
+        flag: Its spelling, such as "--local-steps".
+        rule: Name of the algorithm.
+        parameter: The algorithm's parameter.
+        metavar: The value's name in the help.
+        help: The help's text.
+        kind: The parameter's type: "int", "float" or another.
+    """
+
+    flag: str
+    rule: str
+    parameter: str
+    metavar: str
+    help: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """The name by which click passes its value."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    def decorator(self, group: str) -> Callable[[Decorated], Decorated]:
+        """Return the decorator that adds the option to a command."""
+        kind: Any = {"int": CountType("a number"), "float": float}.get(self.kind, str)
+        return option(group, self.flag, type=kind, metavar=self.metavar, help=f"{self.rule}: {self.help}")
+
+
+def declared_options(rules: Path) -> list[DeclaredOption]:
+    """Return the options in the OPTIONS of that folder's algorithms: {flag: (parameter, metavar, help)}.
+
+    The files are read and not imported: their imports take longer than the rest of the command line.
+    """
+    found = []
+    for file in sorted(rules.glob("*.py")):
+        source = file.read_text(encoding="utf-8")
+        body = ast.parse(source).body if "OPTIONS = {" in source else []
+        values = [n.value for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "OPTIONS"]
+        made = [a for n in body if isinstance(n, ast.FunctionDef) and n.name == "rule" for a in n.args.args]
+        kinds = {a.arg: ast.unparse(a.annotation).split(" ")[0] for a in made if a.annotation is not None}
+        for flag, (parameter, metavar, text) in (item for value in values for item in ast.literal_eval(value).items()):
+            found.append(DeclaredOption(flag, file.stem, parameter, metavar, text, kinds.get(parameter, "")))
+    return found
+
+
 DECLARED = declared_options(ALGORITHMS)
 
 

@@ -1,4 +1,4 @@
-"""Collectives on NumPy arrays: Partials are summed and Shards gathered, in as few round trips as pays."""
+"""Collectives on NumPy arrays: Partials are summed and Shards gathered, in few round trips."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -72,12 +72,12 @@ def weights(task: str) -> int:
     return sum(int(np.prod(v.shape)) for v in network(task).trainable_variables)
 
 
-def cluster(text: str, n: int, task: Task, slower: float = 1.0) -> Cluster:
+def cluster(text: str, n: int, task: Task) -> Cluster:
     """`text`: "medium 1 Gbit/s" (a hub, the air: all share it), "switch 100 Mbit/s" (full duplex links), "": none."""
     if not text:
         return Cluster((NodeGroup("node", n),), step_s=task.step_s)
     kind, number, unit = text.split()
-    link = NetworkLink(float(number) * {"Mbit/s": 1e6, "Gbit/s": 1e9}[unit] / 8 / slower, LATENCY_S)
+    link = NetworkLink(float(number) * {"Mbit/s": 1e6, "Gbit/s": 1e9}[unit] / 8, LATENCY_S)
     own, shared = (NetworkLink(), link) if kind == "medium" else (link, None)
     nodes = (NodeGroup("node", n, Speed(1.0, SHAPE)),)
     return Cluster(nodes, step_s=task.step_s, link=own, multicast=True, medium=shared)

@@ -45,7 +45,6 @@ class Captured:
         validation_data: The `validation_data` for Keras's own fit, also after `validation_split`.
         spec: tf.TypeSpec structure of a training batch, for models that are built lazily.
         facts: Facts about the training data.
-        validation_facts: Facts about `validation`.
         refs: Blobs to drop when the job is over.
         feed: How the client draws the training batches; None where workers read them.
     """
@@ -55,7 +54,6 @@ class Captured:
     validation_data: Any
     spec: Any
     facts: Facts
-    validation_facts: Facts | None = None
     refs: list[BlobRef] = field(default_factory=list)
     feed: "FeedPlan | None" = None
 
@@ -157,7 +155,7 @@ def capture_data(
     if isinstance(checked, str):
         return captured
     refs = captured.refs + _refs(checked.data)
-    return replace(captured, validation=checked.data, validation_facts=checked.facts, refs=refs)
+    return replace(captured, validation=checked.data, refs=refs)
 
 
 def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:

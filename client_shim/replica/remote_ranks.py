@@ -2,7 +2,7 @@
 
 Rank 0 is the command's process and takes the first slot, so mpirun's rank is one less than the run's. mpirun only
 starts the processes. They receive their RankConfig and the script's code from the bootstrap listener
-(fdt/process_group/bootstrap.py).
+(client_shim/replica/bootstrap.py).
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from client_shim.replica import remote_code
+from client_shim.replica.bootstrap import BootstrapListener, Words, connect
 from client_shim.replica.rank import RankConfig, absolute
 from client_shim.replica.run import chosen, process_group_of
 from client_shim.replica.scratch import real_paths
@@ -27,7 +28,6 @@ from fdt.launch import Task as Launched
 from fdt.launch.hosts import Host, allot, is_here
 from fdt.launch.mpirun import log_name
 from fdt.launch.placement import place
-from fdt.process_group.bootstrap import BootstrapListener, Words, connect
 from fdt.process_group.peer import EXIT_ROOT_LOST
 from fdt.process_group.root import RootGroup as Meeting
 from fdt.process_group.streams import MessageStream

@@ -37,7 +37,7 @@ class Alone:
 
 @contextlib.contextmanager
 def same_world() -> Iterator[None]:
-    """Within, each reading advances the script's clocks by one tick, and the script cannot ask the user."""
+    """Make the script's clocks alike in all runs: each read advances them by one tick. `input` raises."""
     ticks = itertools.count(1_700_000_000_000_000_000, TICK_NS)
     with contextlib.ExitStack() as stack:
         for name in _CLOCKS:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WORKERS = "-np"
 EVERYWHERE = ("--async", "--sync")
+RESUME, RUN_DIR = "--resume", "--run-dir"
 
 DASH_M = "-m"  # "-m package.module" stands for a script wherever a script's path does
 
@@ -55,8 +56,7 @@ def split(argv: Sequence[str], valued: Collection[str], flags: Collection[str]) 
         flags: This project's options that take none.
     """
     parts, rest = Split(), list(reversed(argv))
-    ends_options = _before_script(parts, rest, valued)
-    if ends_options:
+    if _before_script(parts, rest, valued):  # a `--` ended our options
         parts.words = rest[::-1]
     else:
         _after_script(parts, rest, {*valued, *flags})
@@ -206,9 +206,6 @@ class RunRequest:
     def said_command(self) -> list[str]:
         """The words that the user wrote, to record with the run."""
         return list(self.command) or [self.engine, *sys.argv[1:]]
-
-
-RESUME, RUN_DIR = "--resume", "--run-dir"
 
 
 def resumed(parts: Split, engine: str) -> Split:

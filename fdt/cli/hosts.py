@@ -187,9 +187,9 @@ def _write(stem: Path, certificate: str, key: str) -> None:
             file.write(text)
 
 
-def emulate_option(group: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds --emulate, in `group`, to a command."""
-    text = "Run each worker on an emulated host, with the file's links and speeds (docs/cluster.md); needs root."
+def emulate_option(group: str, emulated: str) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds --emulate, in `group`, to a command. `emulated`: what is emulated, for the help."""
+    text = f"Run each worker on an emulated host, with the file's {emulated} (docs/cluster.md); needs root."
     file = click.Path(dir_okay=False, path_type=Path)
     return option(group, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)
 
@@ -208,8 +208,9 @@ LOOPBACK = "127.0.0.1"
 def join_at_option(function: Decorated) -> Decorated:
     """Add --join-at to a command."""
     text = (
-        "Address at which workers can join by `join`; port 0: any free port. Other addresses than loopback need "
-        "--tls-... . The token is in join.token beside the logs, or is that of FDT_TOKEN.  [default: no joining]"
+        "Address at which workers can join by `join`; port 0: any free port. An address other than loopback needs "
+        "--tls-cert, --tls-key and --tls-ca. The token is in join.token beside the logs, or is that of FDT_TOKEN.  "
+        "[default: no joining]"
     )
     return option(JOIN_GROUP, "--join-at", metavar="[HOST:]PORT", help=text)(function)
 
@@ -219,8 +220,8 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
     if given["join_at"] is None:
         return None
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # hides gRPC's messages about foreign handshakes
-    from fdt.cli.connect import identity
     from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
+    from fdt.service.client import identity
     from fdt.supervise.joining import JoinEndpoint
 
     text = str(given["join_at"])
@@ -241,7 +242,7 @@ def join_arguments(function: Decorated) -> Decorated:
         "workers",
         type=CountType("a number of workers"),
         default=1,
-        help="Number of workers.  [default: 1]",
+        help="Number of workers that this machine adds.  [default: 1]",
     )
     return apply(
         [click.argument("address", metavar="HOST:PORT", type=Address()), count, token_option, tls_options], function
@@ -258,7 +259,7 @@ def announce(engine: str, listener: "JoinListener | None") -> None:
 
 def join_credentials(engine: str, address: str, given: Mapping[str, Any]) -> "tuple[str, TlsIdentity | None]":
     """Return the token and the certificate of the command `join` for the run at `address`. Raises UsageError."""
-    from fdt.cli.connect import identity, take_token
+    from fdt.service.client import identity, take_token
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if address.startswith("unix:"):

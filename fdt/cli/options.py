@@ -1,8 +1,6 @@
 """The options of `run`, `inspect` and `serve` that both engines have, and the types of their values."""
 
-import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -209,7 +207,8 @@ def server_options(function: Decorated) -> Decorated:
             SERVER,
             "--priority",
             type=click.IntRange(*PRIORITIES),
-            help="Priority in the server's queue; above 0 for its administrators.  [default: 0]",
+            metavar="N",
+            help="Priority in the server's queue; above 0 for its administrators alone.  [default: 0]",
         ),
     ]
     return apply(options, tls_options(function))
@@ -260,54 +259,6 @@ def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str
 def algorithm_names(rules: Path) -> str:
     """Return the names of the algorithms in that folder, without importing them."""
     return ", ".join(sorted(file.stem for file in rules.glob("*.py") if not file.stem.startswith("_")))
-
-
-@dataclass(frozen=True)
-class DeclaredOption:
-    """An option of the command line that an algorithm declares for one of its parameters.
-
-    Attributes:
-        flag: Its spelling, such as "--local-steps".
-        rule: Name of the algorithm.
-        parameter: The algorithm's parameter.
-        metavar: The value's name in the help.
-        help: The help's text.
-        kind: The parameter's type: "int", "float" or another.
-    """
-
-    flag: str
-    rule: str
-    parameter: str
-    metavar: str
-    help: str
-    kind: str
-
-    @property
-    def name(self) -> str:
-        """The name by which click passes its value."""
-        return self.flag.removeprefix("--").replace("-", "_")
-
-    def decorator(self, group: str) -> Callable[[Decorated], Decorated]:
-        """Return the decorator that adds the option to a command."""
-        kind: Any = {"int": CountType("a number"), "float": float}.get(self.kind, str)
-        return option(group, self.flag, type=kind, metavar=self.metavar, help=f"{self.rule}: {self.help}")
-
-
-def declared_options(rules: Path) -> list[DeclaredOption]:
-    """Return the options in the OPTIONS of that folder's algorithms: {flag: (parameter, metavar, help)}.
-
-    The files are read and not imported: their imports take longer than the rest of the command line.
-    """
-    found = []
-    for file in sorted(rules.glob("*.py")):
-        source = file.read_text(encoding="utf-8")
-        body = ast.parse(source).body if "OPTIONS = {" in source else []
-        values = [n.value for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "OPTIONS"]
-        made = [a for n in body if isinstance(n, ast.FunctionDef) and n.name == "rule" for a in n.args.args]
-        kinds = {a.arg: ast.unparse(a.annotation).split(" ")[0] for a in made if a.annotation is not None}
-        for flag, (parameter, metavar, text) in (item for value in values for item in ast.literal_eval(value).items()):
-            found.append(DeclaredOption(flag, file.stem, parameter, metavar, text, kinds.get(parameter, "")))
-    return found
 
 
 def apply(options: list[Callable[[Any], Any]], function: Decorated) -> Decorated:

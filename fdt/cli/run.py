@@ -28,10 +28,12 @@ if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
     from fdt.runs import DetachedRun
     from fdt.service.client import Conversation, TrainingClient
     from fdt.service.server import Engine
+
 Client: TypeAlias = "TrainingClient | LazyClient"
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
 RunReplicas = Callable[[Path, "Reporters"], int]  # its argument: the directory of the ranks' logs
+NOT_KEPT = "not kept (--log-dir DIR keeps them)"
 UNASKED_BYTES = 64_000_000  # of records for the live page alone, without --log-dir
 _MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # the only files that are removed
 
@@ -90,9 +92,8 @@ def prepared(directory: Path, *, resumed: bool = False) -> Path:
     return directory.resolve()
 
 
-# Options of `run` that are fields of the request.
-OUTPUT = ("log_dir", "tensorboard", "timeline", "verbose", "quiet", "detach")
-REQUEST = (*TLS_OPTIONS, "workers", "server", "priority", "token_file", *OUTPUT)
+_OUTPUT = ("log_dir", "tensorboard", "timeline", "verbose", "quiet", "detach")
+REQUEST = (*TLS_OPTIONS, "workers", "server", "priority", "token_file", *_OUTPUT)  # options that a RunRequest has
 
 
 def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
@@ -133,7 +134,7 @@ def run_replicas(request: RunRequest, workers: int, run_script: RunReplicas) -> 
 
     request, noted = detach.taken(request)
     with log_directory(request.engine, request.log_dir) as logs, quiet_import():
-        where = "not kept (--log-dir DIR keeps them)" if request.log_dir is None else str(logs.directory)
+        where = NOT_KEPT if request.log_dir is None else str(logs.directory)
         return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters), noted)
 
 
@@ -141,27 +142,29 @@ def _connected(request: RunRequest, make_engine: MakeEngine, logs: Path) -> Abst
     if request.server is None:
         start = partial(_embedded, make_engine, logs)
         return start() if request.early else lazy_client(start)
-    from fdt.cli import connect
     from fdt.rpc.session_pb2 import JobRequest
+    from fdt.service.client import identity, remote, take_token
 
-    identity = connect.identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
-    token = connect.take_token(request.token_file)
+    ours = identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
+    token = take_token(request.token_file)
     name = file_of(request.script).name if request.script else ""
     asked = JobRequest(workers=request.workers or 0, priority=request.priority or 0, name=name)
-    return connect.remote(request.server, token, request.engine, asked, identity)
+    return remote(request.server, token, request.engine, asked, ours)
 
 
 def _embedded(make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
-    from fdt.cli import connect
+    from fdt.service.client import embedded
 
-    return connect.embedded(make_engine(logs))
+    return embedded(make_engine(logs))
 
 
 def _run_script(
     request: RunRequest, client: "Client", run_script: RunScript, logs: Logs, noted: "DetachedRun | None"
 ) -> int:
-    where = _where_logs_are(request, client, logs)
     workers = 0 if isinstance(client, LazyClient) else client.hello.workers  # `hello` would start a lazy engine
+    where = NOT_KEPT if request.log_dir is None and not request.verbose else str(logs.directory)
+    if request.server is not None:
+        where = f"{client.hello.run_dir} (the server's)"
     return _reported(request, workers, where, logs, lambda reporters: run_script(client, reporters), noted)
 
 
@@ -173,55 +176,45 @@ def _reported(
     body: Callable[["Reporters"], int],
     noted: "DetachedRun | None",
 ) -> int:
-    """Call `body` with reporters, and write the report. `workers`: how many there are, 0 where none is started yet."""
-    from fdt.cli.attached import registered
-
-    with registered(request, noted, logs.directory) as run:
-        code, failed = 1, True
-        try:
-            code = _recorded(request, workers, where, logs, body, run)
-            failed = code == 1
-        finally:
-            if request.write_report is not None and request.log_dir is not None:
-                request.write_report(request.engine, logs.directory, request.quiet or failed)
-        return code
-
-
-def _recorded(
-    request: RunRequest,
-    workers: int,
-    where: str,
-    logs: Logs,
-    body: Callable[["Reporters"], int],
-    noted: "DetachedRun | None",
-) -> int:
-    """Call `body` with reporters, and close them."""
-    from fdt.report import Reporters, quantity
+    """Call `body` with reporters, close them, and write the report. `workers`: 0 where none is started yet."""
+    from fdt.cli.detach import registered
+    from fdt.report import Reporters
     from fdt.report.summary import Summary
 
     summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
-    reporters = Reporters([*_reporters(request, workers, logs, noted), summary])
-    code, why = 1, ""
-    try:
-        if request.verbose and request.server is None:
-            logs.keep_files()
-            whose = f"{quantity(workers, 'worker')}; their" if workers else "the workers'"
-            reporters.note(f"{whose} logs are in {logs.directory}")
-        code = body(reporters)
-        if code == EXIT_INTERRUPTED:
-            raise KeyboardInterrupt
-        if code == 1:  # an error of the script is printed; nothing that reads as success follows it
-            summary.silence()  # a script's own sys.exit(3) is no error
-        return code
-    except BaseException as error:
-        summary.silence()
-        code, why = _how_it_ended(error)
-        raise
-    finally:
-        if summary.failed:
-            logs.keep_files()
-        reporters.ended(code, why)
-        reporters.close()
+    code, why, failed = 1, "", True
+    with registered(request, noted, logs.directory) as run:
+        reporters = Reporters([*_reporters(request, workers, logs, run), summary])
+        try:
+            _note_logs(request, workers, logs, reporters)
+            code = body(reporters)
+            if code == EXIT_INTERRUPTED:
+                raise KeyboardInterrupt
+            failed = code == 1  # a script's own sys.exit(3) is no error
+            if failed:  # an error of the script is printed; nothing that reads as success follows it
+                summary.silence()
+            return code
+        except BaseException as error:
+            summary.silence()
+            code, why = _how_it_ended(error)
+            raise
+        finally:
+            if summary.failed:
+                logs.keep_files()
+            reporters.ended(code, why)
+            reporters.close()
+            if request.write_report is not None and request.log_dir is not None:
+                request.write_report(request.engine, logs.directory, request.quiet or failed)
+
+
+def _note_logs(request: RunRequest, workers: int, logs: Logs, reporters: "Reporters") -> None:
+    """With --verbose, keep the workers' logs and print where they are."""
+    from fdt.report import quantity
+
+    if request.verbose and request.server is None:
+        logs.keep_files()
+        whose = f"{quantity(workers, 'worker')}; their" if workers else "the workers'"
+        reporters.note(f"{whose} logs are in {logs.directory}")
 
 
 def _how_it_ended(error: BaseException) -> tuple[int, str]:
@@ -274,13 +267,6 @@ def _records(request: RunRequest, workers: int, directory: Path, limit: int = 0)
         space=space(),
     )
     return Jsonl(directory, workers, append=request.resumed, about=about, limit=limit)
-
-
-def _where_logs_are(request: RunRequest, client: "Client", logs: Logs) -> str:
-    if request.server is not None:
-        return f"{client.hello.run_dir} (the server's)"
-    kept = request.log_dir is not None or request.verbose
-    return str(logs.directory) if kept else "not kept (--log-dir DIR keeps them)"
 
 
 class LazyClient:

@@ -6,8 +6,11 @@ keys of a cluster's file and complete examples.
 """
 
 import math
+import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +20,7 @@ STAR, RING, TREE, LAYERED = "star", "ring", "tree", "terminal-edge-cloud"
 LINKED = "links"  # the topology of a file that lists its links
 TOPOLOGIES = (STAR, RING, TREE, LAYERED)
 LAYERS = ("terminal", "edge", "cloud")
+EMULATED_CLUSTER_VARIABLE = "FDT_EMULATED_CLUSTER"  # path of the cluster file, in processes that emulate its nodes
 
 
 @dataclass(frozen=True)
@@ -222,3 +226,27 @@ class Pace:
             self._slow = not self._slow
             mean_s = self._slowdowns.last_s if self._slow else self._slowdowns.every_s
             self._until_s += float(self._changes.exponential(mean_s))
+
+
+class Pacer:
+    """Makes each step of an emulated node last, in real time, at least as long as the cluster file says."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace, self._begin = pace, time.monotonic()
+
+    def hold(self, started: float, steps: float = 1.0) -> None:
+        """Wait until `steps` steps that started at `started` (time.monotonic) would end on the node."""
+        wanted = self._pace.seconds(started - self._begin, steps)
+        time.sleep(max(0.0, started + wanted - time.monotonic()))
+
+
+def pacer_of(rank: int, seed: int, *, every_node: bool = False) -> Pacer | None:
+    """Return the pacer of worker `rank`, or with `every_node` of node `rank`. None without an emulated cluster."""
+    file = os.environ.get(EMULATED_CLUSTER_VARIABLE)
+    if file is None:
+        return None
+    from fdt.network.reading import read_cluster  # imports yaml, which only a cluster file needs
+
+    cluster = read_cluster(Path(file)).with_workers(None)
+    nodes = cluster.nodes if every_node else cluster.workers
+    return Pacer(Pace(nodes[rank], cluster.step_s, (seed,)))

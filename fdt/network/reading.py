@@ -45,9 +45,7 @@ class ConfigEntry:
         """File, line and key."""
         return f"{self.file}, line {self.node.start_mark.line + 1}" + (f", key {self.key}" if self.key else "")
 
-    def mapping(
-        self, readers: Mapping[str, Callable[["ConfigEntry"], Any]], required: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
+    def mapping(self, readers: "_Readers", required: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the values by key, each read by its reader. Raises UsageError."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.wrong(f"a mapping with keys of {', '.join(readers)}")
@@ -100,6 +98,9 @@ class ConfigEntry:
         if isinstance(self.node, yaml.ScalarNode):
             return self.node.value or "nothing"
         return "a list" if isinstance(self.node, yaml.SequenceNode) else "a mapping"
+
+
+_Readers = Mapping[str, Callable[[ConfigEntry], Any]]  # by key
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -184,9 +185,6 @@ def _check_links(entry: ConfigEntry, cluster: Cluster) -> None:
         raise links.wrong("links by which every node reaches every other", f"no route from {lost[0]} to {lost[1]}")
 
 
-# -- single values ----------------------------------------------------------------------------------------------------
-
-
 def _number(entry: ConfigEntry, valid: str, least: float, *, open_end: bool = False) -> float:
     try:
         value = float(entry.text(valid))
@@ -254,15 +252,14 @@ def _link(entry: ConfigEntry) -> NetworkLink:
 def _ends(entry: ConfigEntry) -> ClusterLink:
     listed = entry.items()
     if not 2 <= len(listed) <= 3:
-        raise entry.wrong("two ends, and what is between them: [a, b, {bandwidth: 1 Gbit/s, latency: 1 ms}]")
+        raise entry.wrong("two ends, and the link between them: [a, b, {bandwidth: 1 Gbit/s, latency: 1 ms}]")
     return ClusterLink(_name(listed[0]), _name(listed[1]), entry.where, *map(_link, listed[2:]))
 
 
 def _speed(entry: ConfigEntry) -> Speed:
     if isinstance(entry.node, yaml.ScalarNode):
         return Speed(_number(entry, "a number more than 0, or a mapping with distribution", 0.0, open_end=True))
-    readers: dict[str, Callable[[ConfigEntry], Any]]
-    readers = {"distribution": _choice("constant", "gamma"), "mean": _positive, "shape": _positive}
+    readers: _Readers = {"distribution": _choice("constant", "gamma"), "mean": _positive, "shape": _positive}
     given = entry.mapping(readers, required=("distribution",))
     gamma = given["distribution"] == "gamma"
     if gamma and "shape" not in given:
@@ -278,8 +275,7 @@ def _slowdowns(entry: ConfigEntry) -> Slowdowns:
 
 
 _FIELDS = {"joins": "joins_s", "leaves": "leaves_s", "step": "step_s"}
-
-_GROUP: dict[str, Callable[[ConfigEntry], Any]] = {
+_GROUP: _Readers = {
     "name": _name,
     "count": _whole,
     "layer": _choice(*network.LAYERS),
@@ -290,7 +286,7 @@ _GROUP: dict[str, Callable[[ConfigEntry], Any]] = {
     "joins": _moment,
     "leaves": _time,
 }
-_CLUSTER: dict[str, Callable[[ConfigEntry], Any]] = {
+_CLUSTER: _Readers = {
     "topology": _choice(*network.TOPOLOGIES),
     "arity": _whole,
     "step": _time,

@@ -3,7 +3,7 @@
 Rank 0 is the process that the user started. It receives a message from every other rank for each collective, checks
 that all ranks call the same one, and answers. So an error names the rank that calls another collective or has ended,
 and the other ranks do not hang. The socket and the files are in a directory that is private to the user. Ranks of other
-hosts connect to the bootstrap listener (fdt/process_group/bootstrap.py) and send vectors in their messages.
+hosts connect to the bootstrap listener (client_shim/replica/bootstrap.py) and send vectors in their messages.
 
 Where all ranks are on one host, each rank computes most results for itself from the mapped files
 (fdt/process_group/__init__.py). Messages then only confirm that the other ranks have written theirs.

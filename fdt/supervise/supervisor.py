@@ -4,7 +4,6 @@ A Coordinator, an object without I/O, decides for the engine: events in, an Outc
 with processes, streams and the clock. Both engines use it.
 """
 
-import contextlib
 import queue
 import threading
 import time
@@ -102,10 +101,10 @@ class Supervisor:
                 outcome = self._react(coordinator, conversation)
                 if outcome is None:
                     return
-                yield from self._carried_out(coordinator, outcome)
+                yield from self._executed(coordinator, outcome)
                 yield from self._arrivals(known)
                 if timed is not None and not coordinator.done:
-                    yield from self._carried_out(coordinator, timed.tick(time.monotonic()))
+                    yield from self._executed(coordinator, timed.tick(time.monotonic()))
         finally:
             self._job = ""
             if coordinator.failed or not coordinator.done:
@@ -120,17 +119,14 @@ class Supervisor:
 
     def _drop_unread(self) -> None:
         """Drop the blobs of unread messages from the client and from ended members. Elastic workers' messages stay."""
-        unheard: list[object] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                unheard.append(self.registry.inbox.get_nowait())
-        for each in unheard:
+        inbox = self.registry.inbox
+        for each in [inbox.get_nowait() for _ in range(inbox.qsize())]:
             if isinstance(each, MemberMessage) and not self.registry.is_elastic(each.role, each.rank):
                 self._drop(_blobs_of(each.what))
             elif isinstance(each, _FromClient):
                 self._drop(_blobs_of(each))
             else:
-                self.registry.inbox.put(each)
+                inbox.put(each)
 
     def end(self) -> None:
         """End the members, within seconds. `start` starts new ones."""
@@ -198,11 +194,8 @@ class Supervisor:
         if elastic and what.HasField("failed"):
             # A worker that joins as a job ends no longer finds the job's blobs: that is no failure.
             return self._release(rank, "failed", what.failed.message) if what.job in ("", self._job) else Outcome()
-        others = (
-            [e for e in self.launched.unhandled_exits() if e.rank not in (None, rank)]
-            if what.HasField("failed")
-            else []
-        )
+        exits = self.launched.unhandled_exits() if what.HasField("failed") else []
+        others = [e for e in exits if e.rank not in (None, rank)]
         if not others:
             return coordinator.from_member(role, rank, what)
         # this failure may follow from another member's loss: handle that loss first
@@ -242,17 +235,17 @@ class Supervisor:
                 outcome = outcome.followed_by(self._elastic(coordinator, rank, WorkerJoined()))
         return outcome
 
-    def _carried_out(self, coordinator: Coordinator, outcome: Outcome) -> Iterator[Event]:
+    def _executed(self, coordinator: Coordinator, outcome: Outcome) -> Iterator[Event]:
         """Execute an outcome. Members that cannot be restarted count as lost: fewer may be able to continue."""
         while True:
             try:
-                yield from self._carry_out(outcome)
+                yield from self._execute(outcome)
                 return
             except UserError as error:
                 yield from self._noted(outcome.events)
                 outcome = too_few(coordinator, error)
 
-    def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
+    def _execute(self, outcome: Outcome) -> Iterator[Event]:
         for member in outcome.kill:
             self.registry.kill(*member)
         if self._abandoned.is_set():  # what would start now would only have to be ended
@@ -285,8 +278,8 @@ class Supervisor:
         """Return a failure that names the member, how it ended, and the end of its log."""
         deadline = time.monotonic() + EXPLAIN_S
         while cause is None and time.monotonic() < deadline and not self._abandoned.is_set():
-            news = self.launched.unhandled_exits()
-            mine = [e for e in news if e.role == role and e.rank in (rank, None)] or news
+            exits = self.launched.unhandled_exits()
+            mine = [e for e in exits if e.role == role and e.rank in (rank, None)] or exits
             if mine:
                 rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
             else:
@@ -294,9 +287,9 @@ class Supervisor:
         return explain_loss(role, rank, cause or "no answer", self._run_dir)
 
     def _env(self, identity: TlsIdentity | None) -> dict[str, str]:
-        whose = {} if identity is None else {TLS_VARIABLE: identity.dumps()}
-        ours = {SCRATCH_VARIABLE: self.registry.scratch, TOKEN_VARIABLE: self.registry.token}
-        return {ENGINE_VARIABLE: self.registry.address, **ours, **whose}
+        tls = {} if identity is None else {TLS_VARIABLE: identity.dumps()}
+        secrets = {SCRATCH_VARIABLE: self.registry.scratch, TOKEN_VARIABLE: self.registry.token, **tls}
+        return {ENGINE_VARIABLE: self.registry.address, **secrets}
 
 
 def _blobs_of(what: object) -> list[BlobRef]:

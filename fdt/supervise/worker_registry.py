@@ -208,22 +208,24 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
             said = f"a process must attach once, with a role and rank of this engine. Received: {role} {rank}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         assert outbox is not None  # abort raised
-        crew = self.generation
-        if not context.add_callback(lambda: self._ended(role, rank, outbox, crew)):
+        generation = self.generation
+        if not context.add_callback(lambda: self._ended(role, rank, outbox, generation)):
             with self._lock:  # the member has disconnected already: a replacement may attach
                 self._claims.pop((role, rank), None)
             return
         self.attached[role, rank] = attached
         if self.is_elastic(role, rank):
-            self.inbox.put(MemberMessage(role, rank, WorkerJoined(), crew))
-        threading.Thread(target=self._read, args=(role, rank, request_iterator, outbox, crew), daemon=True).start()
+            self.inbox.put(MemberMessage(role, rank, WorkerJoined(), generation))
+        threading.Thread(
+            target=self._read, args=(role, rank, request_iterator, outbox, generation), daemon=True
+        ).start()
         yield from iter(outbox.get, None)
 
-    def _read(self, role: str, rank: int, events: Iterator[Event], outbox: Outbox, crew: int) -> None:
+    def _read(self, role: str, rank: int, events: Iterator[Event], outbox: Outbox, generation: int) -> None:
         try:
             for event in events:
                 event.rank = rank
-                self.inbox.put(MemberMessage(role, rank, event, crew))
+                self.inbox.put(MemberMessage(role, rank, event, generation))
         except Exception:  # the stream broke: _ended reports it
             pass
         outbox.put(None)  # a member that closed its sending side has ended, even if the stream is open
@@ -239,10 +241,10 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
             self._claims[role, rank] = outbox
         return outbox
 
-    def _ended(self, role: str, rank: int, outbox: Outbox, crew: int) -> None:
+    def _ended(self, role: str, rank: int, outbox: Outbox, generation: int) -> None:
         outbox.put(None)
         if not self._leaving and self.holds(role, rank, outbox):
-            self.inbox.put(MemberMessage(role, rank, StreamLost(outbox), crew))
+            self.inbox.put(MemberMessage(role, rank, StreamLost(outbox), generation))
 
     def _outbox(self, role: str, rank: int) -> Outbox:
         with self._lock:

@@ -20,7 +20,7 @@ from frontends.inspect_command import stdout_diverted
 from frontends.settings import config_options
 
 if TYPE_CHECKING:
-    from client_shim.inspect import CostReport
+    from client_shim.inspection import CostReport
     from fdt.network import Cluster
     from frontends.advise.ranking import Ranking, ScriptProbe
 
@@ -129,7 +129,8 @@ def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) ->
 
 def _measured(run: Any, call: Any, trainable: Any, job: Any, summary: Any, compressed: Any) -> "CostReport":
     """Return the ScriptProbe of a captured `fit` and the refused algorithms, or the reason why there is none."""
-    from client_shim.inspect import CostReport, time_step
+    from client_shim.inspect import time_step
+    from client_shim.inspection import CostReport
     from fdt.data import open_source
     from fdt.job import FeedData
 

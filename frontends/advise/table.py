@@ -1,4 +1,4 @@
-"""The kept results of the tournament: how many batches an algorithm needs for what one machine reaches, by cluster.
+"""Stored results of the tournament: how many batches each algorithm needs to reach the accuracy of one machine.
 
 A cluster's place in the table is its number of workers, how unequal their speeds are, and how much they fluctuate.
 Links are no part of it: they change the time of a batch, and hardly the number of batches.

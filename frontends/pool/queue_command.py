@@ -15,8 +15,8 @@ from frontends.settings import config_options
 
 EXAMPLES = """\b
 Examples:
-  hfdt queue --server pool:7070 --token-file token               list the jobs of the pool
-  hfdt queue --server pool:7070 --token-file token --cancel 12   cancel job 12
+  hfdt queue --server 127.0.0.1:7070 --token-file token               list the jobs of the pool
+  hfdt queue --server 127.0.0.1:7070 --token-file token --cancel 12   cancel job 12
 """
 
 
@@ -34,8 +34,8 @@ def queue_command(
 ) -> None:
     """List the jobs of a pool, or cancel some of them.
 
-    A job is one `fit` of `run --server`. REASON says why a pending one waits. Quota: its user has the most slots that
-    one may have. Resources: it is the next, and too few slots are free. Priority: other jobs come first.
+    A job is one `fit` of `run --server`. REASON says why a job waits. Quota: its user already has as many slots as one
+    user may have. Resources: it is the next job, and too few slots are free. Priority: other jobs come first.
     """
     if server is None:
         raise UsageError("`queue` needs a server: give --server HOST:PORT, as to `run`")
@@ -60,10 +60,9 @@ def _pool(address: str, token_file: Path | None, tls: dict[str, Path | None]) ->
     """Yield a function that calls PoolService. It raises UserError where the server refuses."""
     import grpc
 
-    from fdt.cli.connect import identity, take_token
     from fdt.rpc.training_pb2_grpc import PoolServiceStub
     from fdt.security.auth import credentials
-    from fdt.service.client import CONNECT_TIMEOUT_S, refused
+    from fdt.service.client import CONNECT_TIMEOUT_S, identity, refused, take_token
     from fdt.service.transport import open_channel
 
     ours = identity(address, tls["tls_cert"], tls["tls_key"], tls["tls_ca"])

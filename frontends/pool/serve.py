@@ -65,8 +65,8 @@ def serve(name: str, slots: int, make_engine: "MakeEngine", given: Mapping[str, 
         make_engine: Makes an engine on some of the slots.
         given: The options of the command.
     """
-    from fdt.cli.connect import identity
     from fdt.cli.run import prepared
+    from fdt.service.client import identity
 
     address = address_of(given["host"], given["port"], given["socket"])
     ours = identity(address, *(given[name] for name in ("tls_cert", "tls_key", "tls_ca")))

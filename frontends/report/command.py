@@ -61,7 +61,7 @@ def report_command(runs: tuple[str, ...], out: Path | None) -> int:
 
 def directory_of(run: str) -> Path:
     """Return the directory of a run's records. Raises UsageError where there are none."""
-    from fdt.cli.attached import attached_runs
+    from fdt.cli.detach import attached_runs
     from fdt.runs import runs as detached_runs
 
     path = Path(run)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fdt.cli.attached import AttachedRun, attached_runs
-from fdt.cli.detach import stop
+from fdt.cli.detach import AttachedRun, attached_runs, stop
 from fdt.environment import is_chatter
 from fdt.launch import describe
 from fdt.runs import DetachedRun, ProcessIdentity, runs

@@ -1,7 +1,7 @@
 """The interface of collectives: sums and gathers of tensors over ranks, and multicasts; and the Comm of one rank."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from fdt.typing import Tensor
 from hfdt.algorithm import Multicast
@@ -43,6 +43,24 @@ class Comm(Protocol):
     def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         """Concatenate each vector over all ranks, in the order of ranks. Lengths agree across ranks."""
         ...
+
+
+class PackedComm:
+    """The collectives of a Comm that exchanges tensors as one vector (Packed, hfdt/collectives/adapters.py)."""
+
+    _packed: Any
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        added: list[Tensor] = self._packed.sum(tensors, name)
+        return added
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        parts: list[Tensor] = self._packed.reduce_scatter(tensors, name)
+        return parts
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        whole: list[Tensor] = self._packed.all_gather(tensors, name)
+        return whole
 
 
 class MulticastTransport(Multicast, Protocol):

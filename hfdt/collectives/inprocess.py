@@ -7,13 +7,14 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
 
-from fdt.typing import Tensor, Vector
+from fdt.typing import Vector
 from hfdt.collectives.adapters import HALVES, Packed
+from hfdt.collectives.base import PackedComm
 
 WAIT_S = 60.0
 Result = TypeVar("Result")
@@ -44,7 +45,7 @@ class InProcessWorld:
         raise TimeoutError(f"rank {receiver} waited for a packet of rank {sender}")
 
 
-class InProcessComm:
+class InProcessComm(PackedComm):
     """The Comm and multicast transport of one thread."""
 
     eager_only = True  # the ranks' graphs would share TensorFlow's thread pool and could block each other
@@ -53,15 +54,6 @@ class InProcessComm:
         self._world, self.rank, self.size = world, rank, world.size
         self._packed = Packed(self._reduce, rank, world.size)
         self.sent_bytes = 0  # by multicast
-
-    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.sum(tensors, name)
-
-    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.reduce_scatter(tensors, name)
-
-    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.all_gather(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
         if root != self.rank:

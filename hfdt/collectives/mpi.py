@@ -4,17 +4,17 @@ The tensors of a dtype are packed into one array for MPI_Allreduce, MPI_Reduce_s
 multicast is an MPI_Bcast.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from fdt.typing import Tensor, Vector
+from fdt.typing import Vector
 from hfdt.collectives.adapters import HALVES, Matrix, Packed
+from hfdt.collectives.base import PackedComm
 
 
-class MpiComm:
+class MpiComm(PackedComm):
     """The Comm and multicast transport of MPI's ranks."""
 
     def __init__(self) -> None:
@@ -24,15 +24,6 @@ class MpiComm:
         self._packed = Packed(self._reduce, self.rank, self.size, self._scatter, self._gather)
         self._teams: dict[tuple[int, ...], Any] = {}
         self.sent_bytes = 0  # by multicast
-
-    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.sum(tensors, name)
-
-    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.reduce_scatter(tensors, name)
-
-    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.all_gather(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
         """Broadcast by MPI_Bcast in a communicator of the members, which is created at their first multicast."""

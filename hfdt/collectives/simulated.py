@@ -15,7 +15,8 @@ import simpy
 from fdt.network import Cluster, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
-from fdt.typing import Tensor, Vector
+from fdt.typing import Vector
+from hfdt.collectives.base import PackedComm
 
 if TYPE_CHECKING:
     from hfdt.collectives.adapters import Packed
@@ -91,7 +92,7 @@ class SimulatedWorld:
             event.succeed(total)
 
 
-class SimulatedComm:
+class SimulatedComm(PackedComm):
     """The Comm of one rank."""
 
     eager_only = True  # one rank runs at a time, in its own thread
@@ -113,15 +114,6 @@ class SimulatedComm:
         from hfdt.collectives.adapters import Packed  # imports TensorFlow, which `sum_vector` does not need
 
         return Packed(self.sum_vector, self.rank, self.size)
-
-    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.sum(tensors, name)
-
-    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.reduce_scatter(tensors, name)
-
-    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._packed.all_gather(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
         """Send or receive a packet, see Multicast. The sender does not wait; a receiver waits for the last byte."""

@@ -11,7 +11,7 @@ where computing grows with the rows as in the timed step of hfdt/cost/step.py, a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from client_shim.inspect import LINKS
+from client_shim.inspection import LINKS
 
 SIZES = (1, 2, 4, 8)
 SHARD = "--shard-optimizer"

@@ -120,8 +120,10 @@ def _blocks(cluster: Cluster, rule: BlockAlgorithm, load: Load) -> list[Exchange
     plans = dict(_plans(rule, n))
     if not plans:
         raise UsageError(f"coded has no such redundancy for {n} ranks. Received: {rule.redundancy}")
-    short = replace(load, batches=TRIED_STEPS, epochs=1)
-    best = min(plans.values(), key=lambda plan: _coded(cluster, plan, short)[-1].seconds)
+    best = next(iter(plans.values()))
+    if len(plans) > 1:
+        short = replace(load, batches=TRIED_STEPS, epochs=1)
+        best = min(plans.values(), key=lambda plan: _coded(cluster, plan, short)[-1].seconds)
     return _coded(cluster, best, load)
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from client_shim.call import FitCall
-from client_shim.inspect import LINKS, CostReport
+from client_shim.inspection import LINKS, CostReport
 from client_shim.state import ScriptRun
 from fdt.blobs import LocalBlobs
 from fdt.environment import cores

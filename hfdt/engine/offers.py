@@ -32,7 +32,7 @@ class Offers:
         self.listener = JoinListener(endpoint, run_dir, self._admit, "hfdt")
 
     def close(self) -> None:
-        """Tell the callers that the run has ended, and listen no more."""
+        """Send the callers the end of the run, and close the listener."""
         self._over.set()
         self.listener.close()
 

@@ -139,8 +139,7 @@ class Rounds:
 
         `fit` trains on a data set and calls its second argument after each step.
         """
-        counting = _Counting(on_batch, self.rule.batches, self._turn)
-        logs: Logs = {}
+        counting, logs = _Counting(on_batch, self.rule.batches, self._turn), Logs()
         self.group.begin_epoch()
         self._begin(data)
         for _ in range(self.passes):
@@ -182,10 +181,7 @@ class Rounds:
     def _end(self, data: Open | None) -> None:
         if not int(self.tally[1]):
             return  # no batch since the last round
-        if self._looking:
-            mine = self._exactly(data)
-        else:
-            mine = [tf.identity(p) for p in self._params]
+        mine = self._exactly(data) if self._looking else [tf.identity(p) for p in self._params]
         after, self._state = self.rule.end(self._state, self._round, mine, self.group)
         assigned_state.write(self._params, after)
         if self._travelling:

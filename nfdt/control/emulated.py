@@ -19,7 +19,7 @@ from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
 from fdt.launch.namespaces import counters
-from fdt.network import Cluster, ClusterNode
+from fdt.network import EMULATED_CLUSTER_VARIABLE, Cluster, ClusterNode
 from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
@@ -27,7 +27,6 @@ from fdt.signals import held_back
 from fdt.supervise.outcome import explain_loss
 from fdt.typing import Tensor
 from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE
-from nfdt.worker.pacing import CLUSTER_VARIABLE
 
 POLL_S = 0.25
 START_S = 60.0
@@ -189,7 +188,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         key = secrets.token_urlsafe(32)
         path = str(self._run_dir / "control.sock")
         env = {ENGINE_VARIABLE: f"unix:{path}", TOKEN_VARIABLE: key, SEED_VARIABLE: str(seed)}
-        env |= {CLUSTER_VARIABLE: str(file.resolve()), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        env |= {EMULATED_CLUSTER_VARIABLE: str(file.resolve()), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
         task = Task("peer", (sys.executable, "-m", "nfdt.control.host"), len(self._peers), env)
         with Listener(path, "AF_UNIX", backlog=len(self._peers), authkey=key.encode()) as listener:

@@ -17,10 +17,10 @@ from typing import Any
 import cloudpickle
 
 from fdt import tensors
+from fdt.network import Pacer, pacer_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
 from nfdt.control.simulated import Store
-from nfdt.worker.pacing import Pacer, pacer_of
 
 ADDRESS_VARIABLE = "FDT_PEER_ADDRESS"
 SEED_VARIABLE = "FDT_PEER_SEED"

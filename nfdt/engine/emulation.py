@@ -9,12 +9,12 @@ from pathlib import Path
 from fdt.blobs import LocalBlobs
 from fdt.launch import Launcher, Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, host_at_server, host_on
+from fdt.network import EMULATED_CLUSTER_VARIABLE
 from fdt.network.reading import read_emulated
 from fdt.network.topology import topology_of
 from fdt.service.transport import EMULATED_VARIABLE
 from fdt.supervise.supervisor import Supervisor
 from nfdt.engine.engine import NfdtEngine
-from nfdt.worker.pacing import CLUSTER_VARIABLE
 
 PORT = 7077
 
@@ -30,7 +30,7 @@ class EmulationEngine(NfdtEngine):
         self._addresses = [f"{address_of(0)}:{PORT}"]
         self._hosted = self._joinable = False
         launcher = EmulatedLauncher(run_dir, self._network, self._host)
-        shared = {EMULATED_VARIABLE: "1", CLUSTER_VARIABLE: str(file.resolve())}
+        shared = {EMULATED_VARIABLE: "1", EMULATED_CLUSTER_VARIABLE: str(file.resolve())}
         tasks = [Task(task.role, task.argv, task.count, {**task.env, **shared}) for task in self._tasks(1)]
         launches: list[tuple[Launcher, Task]] = [(launcher, task) for task in tasks]
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, launches)

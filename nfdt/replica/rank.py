@@ -36,8 +36,7 @@ from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.sessions import NfdtSessions
-from nfdt.replica.side_effects import effects
-from nfdt.replica.skippable_regions import SkippableRegions
+from nfdt.replica.skippable_regions import SkippableRegions, effects
 
 UNDIVIDED = (
     "workers cannot take the training step at {where} in turn: it must be a tf.function with the batch as an argument, "

@@ -70,7 +70,7 @@ class Region:
         self.runs += 1
 
     def forget(self) -> None:
-        """Run the next time in any case."""
+        """Discard the last result: the next call runs, in any turn."""
         self.runs = 0
 
 
@@ -183,7 +183,7 @@ class RoundRobin:
             self.calling = self.kind = ""
 
     def forget(self, owner: Any, kind: str) -> None:
-        """Run the next of these calls in any case: the last result is of no use for it."""
+        """Discard the last result of these calls: every worker runs the next one."""
         self.region(owner, kind).forget()
 
     def at_apply(self, optimizer: Any) -> str:

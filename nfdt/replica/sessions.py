@@ -128,15 +128,15 @@ class NfdtSessions(SessionRuns):
 
     def _own(self, call: SessionCall, step: SessionStep, feeds: dict[Any, Any]) -> list[Any]:
         """Run this worker's turn: its gradients go to the server, and the variables come from it."""
-        guest = self._group.rank > 0
+        peer = self._group.rank > 0
         # `late` waits for the update: ranks above 0 update their own variables, then take the server's.
-        wanted = [*step.computed, *(step.late if guest else step.before)]
+        wanted = [*step.computed, *(step.late if peer else step.before)]
         run = call.run([*wanted, *step.gradients, *step.counted], feeds)
         known = dict(zip((f.name for f in wanted), run, strict=False))
         gradients = run[len(wanted) : len(wanted) + len(step.gradients)]
         rows = len(run[-1]) if step.counted else rows_of(feeds)
         push = SessionGradients(self._group.rank, of_step(step.taken, step.shapes, gradients), rows)
-        if guest:
+        if peer:
             self._push(call, step, push, feeds)
         else:
             before = {tensor: known[tensor.name] for tensor in step.before}

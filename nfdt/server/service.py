@@ -78,7 +78,7 @@ class Service:
         }
         return grpc.method_handlers_generic_handler(NAME, methods)
 
-    def _desk_of(self, job: str, generation: int = 0) -> Any:
+    def _service_of(self, job: str, generation: int = 0) -> Any:
         def is_there() -> bool:
             return (
                 self._shard_service is not None
@@ -94,7 +94,7 @@ class Service:
 
     def _follow(self, request: bytes, context: Any) -> Iterator[bytes]:
         wanted = pb.FollowRequest.FromString(request)
-        shard_service = self._desk_of(wanted.job, wanted.generation)
+        shard_service = self._service_of(wanted.job, wanted.generation)
         if shard_service.job.generation != wanted.generation:
             return  # the asking shard must restore too, as this shard did
         log = shard_service.follow(wanted.position)
@@ -118,7 +118,7 @@ class Service:
         """Open a session, or abort the call. A malformed request affects only its sender."""
         try:
             hello = pb.ToServer.FromString(next(requests, b"")).hello
-            return WorkerStream(self._desk_of(hello.job), hello, self._directory())
+            return WorkerStream(self._service_of(hello.job), hello, self._directory())
         except (ValueError, OSError, RuntimeError, DecodeError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise  # abort did

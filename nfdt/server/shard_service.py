@@ -51,10 +51,8 @@ class ShardService:
         self._lanes = lanes or job.lanes
         hooks = job.spec.fit.batch_hooks
         self._with_state = hooks == BatchHooks.STATE
-        core, lock_step = (
-            AlgorithmState(job.rule, applier or job.applier, workers * self._lanes),
-            hooks != BatchHooks.NONE,
-        )
+        core = AlgorithmState(job.rule, applier or job.applier, workers * self._lanes)
+        lock_step = hooks != BatchHooks.NONE
         # A script with batch callbacks may handle NaN itself (TerminateOnNaN).
         on_nan = job.options.on_nan or ("apply" if lock_step else "stop")
         self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan, absent=absent)
@@ -69,7 +67,6 @@ class ShardService:
         self._log = ReplicatedLog()
 
     # -- sessions --------------------------------------------------------------------------------------------
-
     def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
         """Open a worker's session, or reopen it after a broken one.
 
@@ -134,7 +131,6 @@ class ShardService:
             self._log.close(reader)
 
     # -- the engine's commands -------------------------------------------------------------------------------
-
     def start_epoch(self, epoch: int, changed: State, begin: Commit = NOT_BEGUN) -> None:
         """Load the state that the client changed; start the epoch unless it has started already (overlapped epochs).
 
@@ -178,7 +174,6 @@ class ShardService:
             self._log.end()
 
     # -- membership ------------------------------------------------------------------------------------------
-
     def _admit(self, rank: int, incarnation: int) -> bool:
         """Return whether a worker may begin. A replacement removes its predecessor."""
         known = self._incarnations.get(rank, 0)
@@ -189,11 +184,11 @@ class ShardService:
             self._leave(rank)
         for lane in self._lanes_of(rank):
             if lane not in self.scheduler.state.worker_states:
-                self._carry_out(self.scheduler.join(lane))
+                self._execute(self.scheduler.join(lane))
         return True
 
     def _leave(self, rank: int) -> None:
-        self._carry_out(self.scheduler.leave(*self._lanes_of(rank)))
+        self._execute(self.scheduler.leave(*self._lanes_of(rank)))
         for lane in self._lanes_of(rank):
             replies = self._replies.pop(lane, None)
             if replies is not None:
@@ -207,7 +202,6 @@ class ShardService:
         self._replies[worker] = inbox
 
     # -- checkpoints -----------------------------------------------------------------------------------------
-
     def checkpoint(self) -> None:
         """Save within an epoch: all shards save at this position of the log."""
         with self._lock:
@@ -241,31 +235,26 @@ class ShardService:
             self._log.end()
 
     # -- execution -------------------------------------------------------------------------------------------
-
     def _handle(self, worker: int, session: Replies | None, event: Callable[[], list[Instruction]]) -> None:
         with self._lock:
             if self.closed.is_set() or (session is not None and self._replies.get(worker) is not session):
                 return
             try:
-                self._carry_out(event())
+                self._execute(event())
             except NotFinite as error:
-                raise UserError(self._describe(error)) from None
-
-    def _describe(self, error: NotFinite) -> str:
-        batches = ", ".join(map(str, error.batches))
-        return (
-            f"NaN or infinity in the gradients of worker {error.worker // self._lanes} in its "
-            f"step {error.push}, batch {batches} of epoch {error.epoch + 1}; --on-nan skip leaves such steps out"
-        )
+                batches = ", ".join(map(str, error.batches))
+                raise UserError(
+                    f"NaN or infinity in the gradients of worker {error.worker // self._lanes} in its step "
+                    f"{error.push}, batch {batches} of epoch {error.epoch + 1}; --on-nan skip leaves such steps out"
+                ) from None
 
     def _do(self, event: Callable[[], list[Instruction]]) -> None:
         self._handle(-1, None, event)
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
+    def _execute(self, instructions: list[Instruction]) -> None:
         entries = self.scheduler.state.take_log()
-        if self.job.shards > 1:
-            for entry in entries:
-                self._log.write(pb.Logged(**vars(entry)))
+        for entry in entries if self.job.shards > 1 else ():
+            self._log.write(pb.Logged(**vars(entry)))
         for instruction in instructions:
             if isinstance(instruction, StepDone):
                 self._send_event(self._step_end(instruction))
@@ -275,9 +264,9 @@ class ShardService:
                 self._replies[instruction.worker].put(instruction)
 
     def _end_epoch(self, done: EpochDone) -> None:
-        extra = staleness_fields(done.staleness)
-        metrics = self._sum_metrics() if self._metrics else None
-        end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
+        end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=staleness_fields(done.staleness))
+        if self._metrics:
+            end.metrics.CopyFrom(self._sum_metrics())
         end.skipped = done.skipped
         if done.remaining is not None:
             end.remaining.CopyFrom(Remaining(**vars(done.remaining)))
@@ -289,7 +278,7 @@ class ShardService:
         self._save(done.epoch, end)
         self._send_event(self.job.epoch_end(end))
         if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
-            self._carry_out(self.scheduler.start_epoch(done.epoch + 1))
+            self._execute(self.scheduler.start_epoch(done.epoch + 1))
 
     def _step_end(self, done: StepDone) -> Event:
         if done.fresh:

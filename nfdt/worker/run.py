@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fdt.data import Feed, open_source
 from fdt.job import BatchHooks, FeedData, JobSpec
 from fdt.keras.variables import shifted_seed, tensor_variable
+from fdt.network import Pacer, pacer_of
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
@@ -28,10 +29,25 @@ from nfdt.worker.lane import (
     TimedChannels,
     TimedStep,
 )
-from nfdt.worker.pacing import paced
 from nfdt.worker.step import GradientStep, ownerships, samples_of
 
 PROGRESS_S = 0.2
+
+
+class PacedStep:
+    """A GradientStep or LocalSteps that takes the time of the emulated node."""
+
+    def __init__(self, step: Any, pacer: Pacer) -> None:
+        self._step, self._pacer = step, pacer
+
+    def run(self, lane: int, batches: Sequence[Any], *arguments: Any) -> Any:
+        started = time.monotonic()
+        result = self._step.run(lane, batches, *arguments)
+        self._pacer.hold(started, len(batches))
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
 
 
 class WorkerJob:
@@ -81,7 +97,8 @@ class WorkerJob:
         self.steps: int | None = self._source.steps
         rule = algorithm_of(self._options, trainable.model.optimizer, trainable.trainable)
         self.notes = [note for note in (rule.note, *self._find_notes()) if note]
-        self._step = paced(step.of(rule), member.rank, spec.seed)
+        pacer = pacer_of(member.rank, spec.seed)
+        self._step: Any = step.of(rule) if pacer is None else PacedStep(step.of(rule), pacer)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
         self._channels = self._connect([channels(n, self.steps, self._owned) for n in lanes])

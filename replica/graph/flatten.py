@@ -68,7 +68,7 @@ class Flat:
         ]
 
     def assigned(self) -> list[int]:
-        """Return the arguments that are variables which an operation assigns."""
+        """Return the arguments that are variables and that an operation assigns."""
         refs = [ref for n in self.nodes if n.argument is None and n.inputs for ref in _written(n)]
         found = {self.nodes[number].argument for number, _ in refs}
         return sorted(argument for argument in found if argument is not None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fdt.cli.attached import attached_runs
+from fdt.cli.detach import attached_runs
 from tests.browser import chromium
 from tests.pages import page_data
 

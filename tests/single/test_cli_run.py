@@ -13,7 +13,7 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest
-from fdt.cli.attached import attached_runs
+from fdt.cli.detach import attached_runs
 from fdt.cli.run import run
 from fdt.ending import ended_by_signals
 from fdt.errors import UsageError, UserError, WorkerError

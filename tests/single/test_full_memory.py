@@ -17,7 +17,6 @@ ROOM = 1000
 WALL_CLOCK = {  # whoever reads a record, a certificate, a table, or a run's directory tomorrow; the script itself
     "client_shim/replica/clocks.py",
     "client_shim/verify/command.py",
-    "fdt/cli/attached.py",
     "fdt/launch/placement.py",
     "fdt/launch/probe.py",
     "fdt/report/records.py",

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from client_shim.inspect import Inspection, inspect, report, step_bytes
+from client_shim.inspect import inspect
+from client_shim.inspection import Inspection, report, step_bytes
 from client_shim.state import Settings
 from fdt.report import JobSummary
 

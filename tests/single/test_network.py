@@ -75,7 +75,7 @@ def test_the_documented_star():
             "nodes: [{count: 2}]\nlinks: [[node-0, server]]",
             "key links: must be links by which every node reaches every",
         ),
-        ("nodes: [{count: 2}]\nlinks: [[node]]", "key links[0]: must be two ends, and what is between them"),
+        ("nodes: [{count: 2}]\nlinks: [[node]]", "key links[0]: must be two ends, and the link between them"),
         ("nodes: [{count: 1}]\nswitches: [s, s]\nlinks: [[node, s]]", "names given once. Received: s twice"),
         ("nodes: [{count: 1}]\nlinks: [[node, server, {lag: 1 ms}]]", "key links[0][2].lag: must be one of bandwidth"),
         ("nodes: [{count: 1}]\nserver: {}\nlinks: [[node, server]]", "key server: must be left out where a link leads"),

@@ -8,7 +8,6 @@ import tensorflow as tf
 import tf_keras
 
 from fdt.algorithm_registry import parse
-from fdt.cli.options import declared_options
 from fdt.errors import UsageError, UserError
 from fdt.keras.variables import tensor_variable
 from fdt.network import equal_nodes
@@ -16,6 +15,7 @@ from nfdt import algorithm_registry, run_options
 from nfdt.model.settings import server_optimizer
 from nfdt.model.variables import OwnedVariables
 from nfdt.replica.numpy_applier import checked
+from nfdt.run_options import declared_options
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
 from nfdt.transport.channel import WorkerGradient

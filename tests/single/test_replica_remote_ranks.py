@@ -12,14 +12,13 @@ import time
 import numpy as np
 import pytest
 
-from client_shim.replica import remote_code, remote_ranks
+from client_shim.replica import bootstrap, remote_code, remote_ranks
+from client_shim.replica.bootstrap import GREETING_BYTES, BootstrapListener, connect
 from client_shim.replica.rank import RankConfig
 from client_shim.replica.remote_ranks import _files, _task_message, ranks_by_host
 from fdt.errors import UserError, WorkerError
 from fdt.launch.hosts import Host
 from fdt.launch.placement import run_identity
-from fdt.process_group import bootstrap
-from fdt.process_group.bootstrap import GREETING_BYTES, BootstrapListener, connect
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup as Meeting
 from fdt.process_group.streams import INLINE_BYTES, ConnectionLost

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from fdt import runs
 from fdt.cli import RunRequest
-from fdt.cli.attached import attached_runs, home, registered
+from fdt.cli.detach import attached_runs, home, registered
 from fdt.runs import ProcessIdentity, space
 from fdt.service.member import ENGINE_VARIABLE
 from frontends.ui import live, server

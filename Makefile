@@ -65,7 +65,7 @@ demo: setup
 test: setup
 	@$(BIN)/python -m compileall -q client_shim fdt frontends hfdt nfdt replica
 	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m 'not exclusive and not slurm' $(ARGS)
-	@$(BIN)/python -m pytest -m exclusive tests/parallel tests/integration $(ARGS) || [ $$? -eq 5 ]  # ARGS chose none
+	@$(BIN)/python -m pytest -m exclusive $$(grep -rl mark.exclusive tests --include='test_*.py') $(ARGS) || [ $$? -eq 5 ]  # ARGS chose none
 
 # Three Slurm nodes and a login host in namespaces of this machine: needs root, and Debian's slurm packages.
 test-slurm: setup

@@ -236,9 +236,9 @@ def is_chatter(line: str) -> bool:
 
 
 ROOM_BYTES = 64 << 10  # more than AutoGraph writes into one file
-# TensorFlow and Keras import them if they are installed: for plots, for scikit-learn's interface, for arguments of
+# TensorFlow and Keras import them if they are installed: for plots, notebooks, scikit-learn's interface, arguments of
 # `fit`, which the client converts. They take two fifths of the import's time.
-UNUSED = ("matplotlib", "pandas", "scipy", "sklearn")
+UNUSED = ("IPython", "matplotlib", "pandas", "scipy", "sklearn")
 
 
 def warm_up(blobs: "Blobs", *, computes: bool) -> None:

@@ -30,7 +30,6 @@ from fdt.service.member import ENGINE_VARIABLE
 from hfdt.cli import main as hfdt_main
 from nfdt.cli import main
 
-pytestmark = pytest.mark.exclusive
 CONTROL = Path(__file__).parents[2] / "examples" / "control"
 SCRIPT = Path(__file__).parent / "scripts" / "wide.py"
 LOOP = Path(__file__).parent / "scripts" / "wide_loop.py"
@@ -58,6 +57,7 @@ def privilege():
         pytest.skip(str(error))
 
 
+@pytest.mark.exclusive
 @pytest.mark.timeout(400)
 def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privilege):
     cluster = tmp_path / "cluster.yaml"
@@ -79,6 +79,7 @@ def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privi
     assert fastest_s == pytest.approx(expected_s, rel=0.25)
 
 
+@pytest.mark.exclusive
 @pytest.mark.timeout(400)
 def test_ranks_add_gradients_over_the_links(tmp_path, privilege):
     cluster = tmp_path / "cluster.yaml"
@@ -100,6 +101,7 @@ def test_ranks_add_gradients_over_the_links(tmp_path, privilege):
     assert crossed["rendezvous"]["sent"] < reported / 10
 
 
+@pytest.mark.exclusive
 @pytest.mark.timeout(400)
 def test_ranks_of_a_loop_of_the_scripts_own_add_gradients_over_the_links(tmp_path, privilege):
     cluster = tmp_path / "cluster.yaml"

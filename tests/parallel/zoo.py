@@ -1,8 +1,9 @@
 """Standard models, each compiled, with a batch. `zoo.py NAME [epochs]` trains one: plain Keras, for `hfdt run` too.
 
-The last three take long to build and trace, and those from MobileNetV2 on are too deep for some picklers.
+Those of DEEP take long to build and trace, and are too deep for some picklers.
 """
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.applications import densenet, efficientnet, resnet
 
 ROWS, BATCH, CLASSES = 32, 16, 10
 layers = keras.layers
@@ -122,10 +124,10 @@ def vae():
     return model, inputs, y
 
 
-def application(name, size=32):
+def application(make, size=32):
     def made():
         inputs = keras.Input((size, size, 3))
-        base = getattr(keras.applications, name)(include_top=False, weights=None, pooling="avg", input_tensor=inputs)
+        base = make(include_top=False, weights=None, pooling="avg", input_tensor=inputs)
         for layer in base.layers:  # drawn anew in every run: two runs' losses would not be comparable
             if isinstance(layer, layers.Dropout):
                 layer.rate = 0.0
@@ -134,13 +136,29 @@ def application(name, size=32):
     return made
 
 
+def two_stages(x):
+    """The first stages of ResNet-50, with one identity block each instead of two and three."""
+    x = resnet.stack_residual_blocks_v1(x, 64, 2, stride1=1, name="conv2")
+    return resnet.stack_residual_blocks_v1(x, 128, 2, name="conv3")
+
+
 QUICK = {"lstm": lstm, "transformer": transformer, "vae": vae, "unet": unet, "resnet20": resnet20}
-DEEP = {name: application(name) for name in ("MobileNetV2", "EfficientNetB0", "DenseNet121", "ResNet50")}
+DEEP = {
+    name: application(getattr(keras.applications, name))
+    for name in ("MobileNetV2", "EfficientNetB0", "DenseNet121", "ResNet50")
+}
+# Every kind of block and connection of those in DEEP that repeat their blocks most, with fewer repetitions.
+SHORTENED = {
+    "efficientnet": application(functools.partial(efficientnet.EfficientNet, 1.0, 0.5, 32)),
+    "densenet": application(functools.partial(densenet.DenseNet, [2, 2, 2, 2])),
+    "resnet": application(functools.partial(resnet.ResNet, two_stages, False, True)),
+}
+ALL = {**QUICK, **DEEP, **SHORTENED}
 
 
 def main(name, epochs="1"):
     keras.utils.set_random_seed(1)
-    model, x, y = {**QUICK, **DEEP}[name]()
+    model, x, y = ALL[name]()
     history = model.fit(x, y, BATCH, int(epochs), shuffle=False, verbose=0, steps_per_epoch=1)
     print(f"zoo {name} {history.history['loss'][0]!r}", flush=True)
 

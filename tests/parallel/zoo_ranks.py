@@ -33,7 +33,7 @@ def loss_alone(model, batch):
 def looked_at(comm, name):
     """(reading, notes, difference, loss over all ranks, loss of plain Keras, seconds of the probe)"""
     keras.utils.set_random_seed(1)
-    model, x, y = {**zoo.QUICK, **zoo.DEEP}[name]()
+    model, x, y = zoo.ALL[name]()
     batch = tf.nest.map_structure(lambda part: tf.constant(part[: zoo.BATCH]), (x, y))
     flavor = flavor_of(model)
     flavor.build(model, tf.nest.map_structure(tf.type_spec_from_value, batch))

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 from aftermath import Aftermath
 
+LOST = ("was lost: ", "lost its connection to another worker", "does not answer; check the network")
 HEALS_S, STALLS_S = 5.0, 20.0
 CLUSTER = "step: 5 ms\nlink: {bandwidth: 100 Mbit/s}\nnodes: [{name: node, count: 2}]\n"
 MOUNTED = 'set -e; mount --make-rprivate /; mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; exec "$@"'
@@ -40,6 +41,10 @@ def nothing(traces: Aftermath, engine: str) -> Prepared:
     return Prepared()
 
 
+def without_transport(traces: Aftermath, engine: str) -> Prepared:
+    return Prepared(env={"OMPI_MCA_pml": "nosuchpml"})
+
+
 def hosts(traces: Aftermath, engine: str) -> Prepared:
     cluster = _folder(traces) / "cluster.yaml"
     cluster.write_text(CLUSTER)
@@ -59,6 +64,10 @@ def resumed(traces: Aftermath, engine: str) -> Prepared:
     run = _folder(traces, "run")
     env = {"RUN": str(run), "PYTHON": sys.executable, "FLIP": __file__, "ENGINE": engine}
     return Prepared(["sh", "-c", RESUMED, "sh"], ("-np", "2", "--run-dir", str(run)), env)
+
+
+def wait(victim: psutil.Process, traces: Aftermath) -> None:
+    """Do nothing: the fault is in what the run needs."""
 
 
 def kill(victim: psutil.Process, traces: Aftermath) -> None:
@@ -96,12 +105,20 @@ def fill_memory(victim: psutil.Process, traces: Aftermath) -> None:
 
 @dataclass(frozen=True)
 class Disturbance:
+    """`promised`: words of the error of a run that cannot end right."""
+
     prepare: Callable[[Aftermath, str], Prepared]
     strike: Callable[[psutil.Process, Aftermath], None]
+    promised: Sequence[str] = (
+        "was lost: ",
+        "lost its connection to another worker",
+        "does not answer; check the network",
+    )
 
 
 DISTURBANCES = {
     "kill": Disturbance(nothing, kill),
+    "MPI_Init fails": Disturbance(without_transport, wait, ["was not found, or was unable to be opened: Host: "]),
     "link cut": Disturbance(hosts, cut),
     "link cut for 5 s": Disturbance(hosts, cut_and_heal),
     "host stopped for 20 s": Disturbance(hosts, stall),

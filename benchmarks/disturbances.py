@@ -66,8 +66,12 @@ def resumed(traces: Aftermath, engine: str) -> Prepared:
     return Prepared(["sh", "-c", RESUMED, "sh"], ("-np", "2", "--run-dir", str(run)), env)
 
 
-def wait(victim: psutil.Process, traces: Aftermath) -> None:
-    """Do nothing: the fault is in what the run needs."""
+def await_mpirun(victim: psutil.Process, traces: Aftermath) -> None:
+    """Wait until mpirun, which lacks a transport, has printed that."""
+    while not any("Component: " in log.read_text() for log in traces.temporary.glob("*/mpirun.log")):
+        if not victim.is_running():
+            return
+        time.sleep(0.05)
 
 
 def kill(victim: psutil.Process, traces: Aftermath) -> None:
@@ -118,7 +122,9 @@ class Disturbance:
 
 DISTURBANCES = {
     "kill": Disturbance(nothing, kill),
-    "MPI_Init fails": Disturbance(without_transport, wait, ["was not found, or was unable to be opened: Host: "]),
+    "MPI_Init fails": Disturbance(
+        without_transport, await_mpirun, ["was not found, or was unable to be opened: Host: "]
+    ),
     "link cut": Disturbance(hosts, cut),
     "link cut for 5 s": Disturbance(hosts, cut_and_heal),
     "host stopped for 20 s": Disturbance(hosts, stall),

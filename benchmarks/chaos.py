@@ -181,8 +181,9 @@ def _kill_and_watch(
     victims = [p for p in traces.processes() if _is(p, result)]
     if not victims:
         return
-    start = begun = time.monotonic()
-    DISTURBANCES[result.fault].strike(random.choice(victims), traces)
+    start = time.monotonic()
+    start += DISTURBANCES[result.fault].strike(random.choice(victims), traces) or 0.0
+    begun = start
     for _ in _waiting(running, traces, RIGHT_S):
         begun = begun if "fit begins" in _told(log, traces) else time.monotonic()
     ended = time.monotonic()

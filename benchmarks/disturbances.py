@@ -70,10 +70,12 @@ def resumed(traces: Aftermath, engine: str) -> Prepared:
     return Prepared(["sh", "-c", RESUMED, "sh"], ("-np", "2", "--run-dir", str(run)), env)
 
 
-def await_mpi_init(victim: psutil.Process, traces: Aftermath) -> None:
-    """Wait until MPI_Init, which lacks a transport, has failed in a rank."""
+def await_mpi_init(victim: psutil.Process, traces: Aftermath) -> float:
+    """Wait until MPI_Init, which lacks a transport, has failed in a rank; return the seconds until then."""
+    start = time.monotonic()
     while victim.is_running() and not any("MPI_Init" in log.read_text() for log in traces.temporary.glob("*/*.log")):
         time.sleep(0.05)
+    return time.monotonic() - start
 
 
 def kill(victim: psutil.Process, traces: Aftermath) -> None:
@@ -111,10 +113,10 @@ def fill_memory(victim: psutil.Process, traces: Aftermath) -> None:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """`promised`: words of the error of a run that cannot end right."""
+    """`strike` may return seconds that passed before the fault. `promised`: words of the error, if that is promised."""
 
     prepare: Callable[[Aftermath, str], Prepared]
-    strike: Callable[[psutil.Process, Aftermath], None]
+    strike: Callable[[psutil.Process, Aftermath], float | None]
     promised: Sequence[str] = (
         "was lost: ",
         "lost its connection to another worker",

@@ -122,8 +122,7 @@ class RanksCoordinator:
         except UserError as error:
             return self.fail(Failed(message=str(error)))
         outcome = Outcome(relaunch=self._recovery.size, commands=[("worker", None, command) for command in again])
-        damaged, self._recovery.damaged = self._recovery.damaged, ""
-        if damaged:
+        if damaged := self._recovery.pop_damaged():
             said = f"the commit at {damaged} is damaged, and the one before it is used"
             outcome.events.append(Event(job=self._job, note=Note(text=said)))
         return outcome

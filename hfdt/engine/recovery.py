@@ -35,7 +35,7 @@ class RankRecovery:
         self.elastic = elastic
         self.note = ""  # why losses end this job although recovery was requested
         self.since = self._epoch_end = "the beginning"  # the point from which ranks restart; that of `_kept`
-        self.damaged = ""  # the last commit that was found damaged
+        self._damaged = ""  # the last commit that was found damaged
         self._blobs, self._checksums = blobs, dict[str, int]()
         self._setup = Command()
         self._kept = State()
@@ -117,8 +117,13 @@ class RankRecovery:
     def verify(self) -> None:
         """Drop a damaged commit within an epoch: ranks then restart from the epoch's beginning."""
         if self._begin is not None and not self._is_whole(self._begin):
-            self.damaged, self.since = self.since, self._epoch_end
+            self._damaged, self.since = self.since, self._epoch_end
             self._drop_begin()
+
+    def pop_damaged(self) -> str:
+        """Return the name of a commit that `verify` dropped, once; "" where there is none."""
+        damaged, self._damaged = self._damaged, ""
+        return damaged
 
     def replay(self, pending: Command | None) -> Iterator[Command]:
         """Yield the commands for the restarted ranks. `pending` is the client's command that was not answered.

@@ -17,21 +17,21 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 from aftermath import Aftermath, words_of
+from chaos_table import GONE_S, Result, report
 from disturbances import DISTURBANCES
 from harness import QUIET, SCRIPTS, console, keep, kept
-from rich.table import Table
 
-RIGHT_S, ERROR_S, GONE_S = 600.0, 10.0, 30.0  # from the kill to: the end, the error, nothing left
-PROMISED = ("was lost: ", "lost its connection to another worker", "does not answer; check the network")
-CUT_S = 30.0  # from the loss of a host's link to the error
+RIGHT_S = 600.0  # from the kill to the end
 BEGIN_S = 180.0  # how long a run may take to get to the moment
 PHASES = {"start": 5.0, "training": 0.5, "end": 2.5}  # how many seconds behind its beginning the kill may be
+# Others, which only --phase chooses: behind the beginning of `fit`; of the last epoch, as a multiple of the one before.
+CHOSEN_PHASES = {"setup": 3.0, "results": 1.2}
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ CASES = (
     Case("hfdt", (), "client"),
     Case("hfdt", ("--detach",), "client"),
     Case("hfdt", ("--capture", "replica"), "client_shim.replica.follow", script="counts_loop.py"),
+    Case("hfdt", (), "mpirun", fault="MPI_Init fails"),
     *(Case(engine, (), worker, fault="link cut") for engine, worker in WORKERS.items()),
     *(Case(engine, (), worker, recovers=True, fault=fault) for fault in RIGHT for engine, worker in WORKERS.items()),
     *(Case(engine, (), "client", recovers=True, fault="checkpoint damaged") for engine in WORKERS),
@@ -76,38 +77,13 @@ CASES = (
 
 @dataclass(frozen=True)
 class Moment:
-    """So many seconds behind the beginning of an epoch; at the start, behind the victim's coming."""
+    """So many seconds behind the beginning of an epoch; at the start, behind the victim's coming.
+
+    In the phase "results" it is behind the beginning of the last epoch, as a multiple of the time of the one before.
+    """
 
     epoch: int
     behind_s: float
-
-
-@dataclass
-class Result:
-    """`seconds` from the kill (or the beginning of training, if that is later) to the command's end, or for a killed
-    client to the end of the last process.
-    """
-
-    engine: str
-    number: int
-    flags: Sequence[str]
-    victim: str
-    recovers: bool
-    phase: str
-    said: str = "nobody to kill"
-    seconds: float = 0.0
-    load: float = 0.0  # of the machine, when it ended
-    left: list[str] = field(default_factory=list)
-    fault: str = "kill"
-
-    @property
-    def good(self) -> bool:
-        if self.left:
-            return False
-        if self.victim == "client" and not self.recovers:
-            return self.said in ("killed", "right") and self.seconds < GONE_S
-        within_s = ERROR_S if self.fault == "kill" else CUT_S
-        return self.said == "right" or (not self.recovers and self.said == "error" and self.seconds < within_s)
 
 
 def main() -> None:
@@ -117,12 +93,15 @@ def main() -> None:
     chosen = [case for case in CASES if given.only in (case.victim, "") and given.faults in (case.fault, "any")]
     cases = {e: [case for case in chosen if case.engine == e] for e in engines}
     for number, engine in itertools.product(range(given.runs), engines):
+        if not cases[engine]:
+            continue
         case = cases[engine][number % len(cases[engine])]
-        if any((result.engine, result.number, result.fault) == (engine, number, case.fault) for result in done):
+        phase = given.phase or list(PHASES)[number // len(cases[engine]) % len(PHASES)]
+        wanted = engine, number, case.fault, phase
+        if any((result.engine, result.number, result.fault, result.phase) == wanted for result in done):
             continue
         if time.monotonic() > given.until:
             break
-        phase = given.phase or list(PHASES)[number // len(cases[engine]) % len(PHASES)]
         done.append(_one(case, number, phase, given))
         keep(given.out, asdict(done[-1]))
     report(done)
@@ -136,7 +115,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engines", default="nfdt,hfdt")
     parser.add_argument("--only", default="", metavar="VICTIM", help="cases of this victim")
-    parser.add_argument("--phase", choices=PHASES, help="all at this time; default: at each in turn")
+    parser.add_argument("--phase", choices=[*PHASES, *CHOSEN_PHASES], help="all at this time; default: at each in turn")
     parser.add_argument("--faults", default="kill", choices=["any", *DISTURBANCES], help="cases of this fault")
     parser.add_argument("--out", type=Path, metavar="FILE.jsonl", help="keep finished runs; go on behind them")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no run after so many seconds")
@@ -149,8 +128,8 @@ def _one(case: Case, number: int, phase: str, given: argparse.Namespace) -> Resu
     """Run `number` of an engine; again, half as late, where it had ended before the victim was killed."""
     for attempt in range(5):
         chance = random.Random(f"{given.seed} {case.engine} {number} {attempt}")
-        epoch = given.epochs - 1 if phase == "end" else chance.randrange(given.epochs - 1)
-        moment = Moment(epoch, chance.uniform(0.0, PHASES[phase]) / 2**attempt)
+        epoch = given.epochs - 1 if phase in ("end", "results") else chance.randrange(given.epochs - 1)
+        moment = Moment(epoch, chance.uniform(0.0, {**PHASES, **CHOSEN_PHASES}[phase]) / 2**attempt)
         result = disturbed(case, number, phase, given.epochs, moment)
         if result.said != "nobody to kill":
             break
@@ -191,15 +170,20 @@ def _kill_and_watch(
     traces: Aftermath,
     moment: Moment,
 ) -> None:
-    for _ in _waiting(running, traces, BEGIN_S):
-        if _reached(result, log, traces, moment.epoch):
-            break
-    time.sleep(moment.behind_s)
+    last, epochs = 0.0, (moment.epoch - 1, moment.epoch) if result.phase == "results" else (moment.epoch,)
+    for epoch in epochs:
+        before = time.monotonic()
+        for _ in _waiting(running, traces, BEGIN_S):
+            if _reached(result, log, traces, epoch):
+                break
+        last = time.monotonic() - before
+    time.sleep(moment.behind_s * (last if result.phase == "results" else 1.0))
     victims = [p for p in traces.processes() if _is(p, result)]
     if not victims:
         return
-    start = begun = time.monotonic()
-    DISTURBANCES[result.fault].strike(random.choice(victims), traces)
+    start = time.monotonic()
+    start += DISTURBANCES[result.fault].strike(random.choice(victims), traces) or 0.0
+    begun = start
     for _ in _waiting(running, traces, RIGHT_S):
         begun = begun if "fit begins" in _told(log, traces) else time.monotonic()
     ended = time.monotonic()
@@ -209,7 +193,7 @@ def _kill_and_watch(
     traces.wait(GONE_S)
     result.left = traces.left()
     result.seconds = time.monotonic() - start if result.victim == "client" else ended - begun
-    result.said = _said(result.victim, _code(running, traces), _told(log, traces))
+    result.said = _said(result, _code(running, traces), _told(log, traces))
 
 
 def _told(log: Path, traces: Aftermath) -> str:
@@ -242,48 +226,20 @@ def _reached(result: Result, log: Path, traces: Aftermath, epoch: int) -> bool:
     """Has the result's phase begun? But at the start it begins with `epoch`."""
     if result.phase == "start":
         return any(_is(p, result) for p in traces.processes())
+    if result.phase == "setup":
+        return "fit begins\n" in _told(log, traces)
     return f"epoch {epoch} begins\n" in _told(log, traces)
 
 
-def report(results: Sequence[Result]) -> None:
-    table = Table("fault", "of", "command", "runs", "right", "error", "good", "slowest s", "left behind")
-    for case in CASES:
-        wanted = case.engine, case.flags, case.victim, case.fault
-        mine = [r for r in results if (r.engine, tuple(r.flags), r.victim, r.fault) == wanted]
-        counts = [sum(result.said == said for result in mine) for said in ("right", "error")]
-        left = sorted({what.split()[0] for result in mine for what in result.left})
-        if mine:
-            table.add_row(
-                case.fault,
-                case.victim,
-                " ".join([case.engine, *case.flags]),
-                str(len(mine)),
-                *map(str, counts),
-                str(sum(result.good for result in mine)),
-                f"{max(result.seconds for result in mine):.1f}",
-                ", ".join(left) or "nothing",
-            )
-    console.print(table)
-    for result in results:
-        if not result.good:
-            console.print(f"NOT GOOD: {result}")
-    for engine in sorted({result.engine for result in results}):
-        mine = [result for result in results if result.engine == engine]
-        console.print(f"{engine}: {sum(r.good for r in mine)} of {len(mine)} as promised; load {_spread(mine)}")
-
-
-def _spread(results: Sequence[Result]) -> str:
-    loads = sorted(result.load for result in results)
-    return f"{loads[0]:.0f} to {loads[-1]:.0f}, median {loads[len(loads) // 2]:.0f}"
-
-
-def _said(victim: str, code: int, text: str) -> str:
-    if victim == "client" and code < 0:
+def _said(result: Result, code: int, text: str) -> str:
+    if result.victim == "client" and code < 0:
         return "killed"
     if code == 0 and "counted right" in text:
         return "right"
     last = (text.strip().splitlines() or [""])[-1]
-    promised = code == 1 and any(words in last for words in PROMISED) and "Traceback" not in text
+    promised = (
+        code == 1 and any(words in last for words in DISTURBANCES[result.fault].promised) and "Traceback" not in text
+    )
     return "error" if promised else f"exit code {code}: {text[-600:]}"
 
 

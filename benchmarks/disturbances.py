@@ -17,6 +17,11 @@ from pathlib import Path
 import psutil
 from aftermath import Aftermath
 
+LOST = ("was lost: ", "lost its connection to another worker", "does not answer; check the network")
+NO_TRANSPORT = (  # mpirun loses its own message in a quarter of such runs
+    "A requested component was not found, or was unable to be opened: Host: ",
+    "An error occurred in MPI_Init_thread with OMPI_MCA_pml=nosuchpml",
+)
 HEALS_S, STALLS_S = 5.0, 20.0
 CLUSTER = "step: 5 ms\nlink: {bandwidth: 100 Mbit/s}\nnodes: [{name: node, count: 2}]\n"
 MOUNTED = 'set -e; mount --make-rprivate /; mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; exec "$@"'
@@ -40,6 +45,10 @@ def nothing(traces: Aftermath, engine: str) -> Prepared:
     return Prepared()
 
 
+def without_transport(traces: Aftermath, engine: str) -> Prepared:
+    return Prepared(env={"OMPI_MCA_pml": "nosuchpml"})
+
+
 def hosts(traces: Aftermath, engine: str) -> Prepared:
     cluster = _folder(traces) / "cluster.yaml"
     cluster.write_text(CLUSTER)
@@ -59,6 +68,14 @@ def resumed(traces: Aftermath, engine: str) -> Prepared:
     run = _folder(traces, "run")
     env = {"RUN": str(run), "PYTHON": sys.executable, "FLIP": __file__, "ENGINE": engine}
     return Prepared(["sh", "-c", RESUMED, "sh"], ("-np", "2", "--run-dir", str(run)), env)
+
+
+def await_mpi_init(victim: psutil.Process, traces: Aftermath) -> float:
+    """Wait until MPI_Init, which lacks a transport, has failed in a rank; return the seconds until then."""
+    start = time.monotonic()
+    while victim.is_running() and not any("MPI_Init" in log.read_text() for log in traces.temporary.glob("*/*.log")):
+        time.sleep(0.05)
+    return time.monotonic() - start
 
 
 def kill(victim: psutil.Process, traces: Aftermath) -> None:
@@ -96,12 +113,20 @@ def fill_memory(victim: psutil.Process, traces: Aftermath) -> None:
 
 @dataclass(frozen=True)
 class Disturbance:
+    """`strike` may return seconds that passed before the fault. `promised`: words of the error, if that is promised."""
+
     prepare: Callable[[Aftermath, str], Prepared]
-    strike: Callable[[psutil.Process, Aftermath], None]
+    strike: Callable[[psutil.Process, Aftermath], float | None]
+    promised: Sequence[str] = (
+        "was lost: ",
+        "lost its connection to another worker",
+        "does not answer; check the network",
+    )
 
 
 DISTURBANCES = {
     "kill": Disturbance(nothing, kill),
+    "MPI_Init fails": Disturbance(without_transport, await_mpi_init, NO_TRANSPORT),
     "link cut": Disturbance(hosts, cut),
     "link cut for 5 s": Disturbance(hosts, cut_and_heal),
     "host stopped for 20 s": Disturbance(hosts, stall),

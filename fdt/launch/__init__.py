@@ -54,6 +54,15 @@ class Restartable(Processes, Protocol):
         ...
 
 
+@runtime_checkable
+class Explained(Processes, Protocol):
+    """A started task whose launcher prints why a process failed."""
+
+    def reason(self) -> str:
+        """Return the first reason that was printed so far, as one line; "" where there is none."""
+        ...
+
+
 class Launcher(Protocol):
     """Starts tasks by one mechanism: local processes, mpirun, ssh, emulated hosts."""
 

@@ -98,12 +98,18 @@ class MpirunProcesses:
         code = self._popen.poll()
         if code is None:
             return []
-        words = self._log.read_bytes()[self._said :].decode(errors="replace")
-        return [_explain(self._role, code, words)]
+        return [_explain(self._role, code, self._printed())]
+
+    def reason(self) -> str:
+        """Implement Explained: Open MPI 5's mpirun may hang when a rank has ended within MPI_Init."""
+        return reason_in(self._printed())
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes."""
         stop_all([self._popen], grace_s, signal.SIGINT)  # it passes others on to its ranks
+
+    def _printed(self) -> str:
+        return self._log.read_bytes()[self._said :].decode(errors="replace")
 
 
 def _explain(role: str, code: int, words: str) -> Exit:

@@ -115,6 +115,10 @@ class HostsProcesses:
         """Implement Processes."""
         return self._ranks.exits()
 
+    def reason(self) -> str:
+        """Implement Explained."""
+        return self._ranks.reason()
+
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes; remove the files on the hosts."""
         self._ranks.stop(grace_s)

@@ -8,6 +8,7 @@ for it forever.
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -124,7 +125,7 @@ OPTIONS = (
 
 # A host that loses its network closes no connection: between hosts, each side pings the other. A host that stands still
 # for 20 s is not lost; one that is lost is noticed within 23 s.
-PING_S, PONG_S = 2, 20
+PING_S, PONG_S, RETRY_S = 2, 20, 0.1
 PINGS = (
     ("grpc.keepalive_time_ms", PING_S * 1000),
     ("grpc.keepalive_timeout_ms", PONG_S * 1000),
@@ -225,6 +226,31 @@ def open_channel(address: str, identity: TlsIdentity | None = None) -> grpc.Chan
         _check_owner(address)
         return grpc.insecure_channel(address, options=OPTIONS + PINGS if _is_emulated(address) else OPTIONS)
     return grpc.secure_channel(address, identity.caller(), options=[*OPTIONS, *PINGS, *identity.options()])
+
+
+def await_server(address: str, within_s: float) -> None:
+    """Wait until a server listens at a TCP address. gRPC would wait for an unreachable host, too.
+
+    Args:
+        address: `HOST:PORT`; nothing is done for another kind of address.
+        within_s: Seconds for which the host may stand still. A host that refuses the connection is alive, so the wait
+            for its server has no end.
+
+    Raises:
+        ConnectionError: The host does not answer.
+    """
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + within_s
+    while host and not address.startswith("unix:"):
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), max(RETRY_S, until - time.monotonic())).close()
+            return
+        except ConnectionRefusedError:
+            until = time.monotonic() + within_s
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise ConnectionError(f"{address} does not answer: {error}") from None
+        time.sleep(RETRY_S)
 
 
 def _check_owner(address: str) -> None:

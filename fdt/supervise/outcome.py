@@ -1,5 +1,6 @@
 """The decisions of an engine in one job: the Coordinator protocol, and the outcome of each event and loss."""
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -156,6 +157,7 @@ class PassedBlobs:
 
 TAIL_LINES = 15
 LOOKED_AT = 500  # lines from a log's end that are searched for the last traceback
+_MPI_INIT = re.compile(r"\*\*\* (An error occurred in MPI_Init\w*)")
 _TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 
 
@@ -170,13 +172,20 @@ def explain_loss(role: str, rank: int | None, cause: str, run_dir: Path) -> Fail
 
 
 def died_of(cause: str, log: Path, rank: int | None = None) -> str:
-    """Return `cause`, and the exception at the log's end if it ended the process: "exit code 1 (ValueError: no)"."""
+    """Return `cause`, and the exception at the log's end if it ended the process: "exit code 1 (ValueError: no)".
+
+    Where mpirun gave no reason for a failure of MPI_Init, Open MPI's settings in the environment are returned, too.
+    """
     raised, within = "", False
     for line in tail(log, rank, lines=LOOKED_AT).splitlines():
         if line.startswith("Traceback (most recent call last)"):
             within = True
         elif within and line.strip() and not line.startswith(" "):
             raised, within = line.strip(), False
+    failed = _MPI_INIT.search(tail(log, rank))
+    if failed is not None and ": " not in cause:
+        settings = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("OMPI_MCA_"))
+        return f"{cause}: {failed[1]}{settings and f' with {settings}'}"
     told = raised and not cause.startswith("signal") and raised in tail(log, rank)
     return f"{cause} ({raised})" if told else cause
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from fdt import environment
-from fdt.launch import Exit, Launcher, Processes, Restartable, Task
+from fdt.launch import Exit, Explained, Launcher, Processes, Restartable, Task
 from fdt.service.member import SIZE_VARIABLE
 from fdt.signals import held_back
 from fdt.supervise.outcome import Outcome
@@ -83,6 +83,10 @@ class LaunchedProcesses:
     def unhandled_exits(self) -> list[Exit]:
         """Return the exits that are not marked as handled."""
         return [e for e in self.exits() if e.rank is None or (e.role, e.rank) not in self._lost]
+
+    def reason(self) -> str:
+        """Return the first reason for a failure that a launcher has printed; "" where there is none."""
+        return next(filter(None, (each.reason() for each in self._running if isinstance(each, Explained))), "")
 
     def _count(self, task: Task) -> int:
         return self._workers if self._workers and task.role == "worker" else task.count

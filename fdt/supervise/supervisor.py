@@ -284,7 +284,9 @@ class Supervisor:
                 rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
             else:
                 self._abandoned.wait(POLL_S)
-        return explain_loss(role, rank, cause or "no answer", self._run_dir)
+        if cause is None:
+            cause = ": ".join(filter(None, ("no answer", self.launched.reason())))
+        return explain_loss(role, rank, cause, self._run_dir)
 
     def _env(self, identity: TlsIdentity | None) -> dict[str, str]:
         tls = {} if identity is None else {TLS_VARIABLE: identity.dumps()}

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from frontends.pool.engines import MakeEngine
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+GROWTH = ("--host-discovery-script", "--min-np", "--max-np", "--elastic-timeout")
 
 
 def serve_options(function: Decorated) -> Decorated:
-    """Add --quota and --admin, and where to listen."""
+    """Add --quota and --admin, and where to listen; refuse the options of a run that grows."""
     options = [
+        *(option(SERVER, each, hidden=True, expose_value=False, callback=_refuse) for each in GROWTH),
         option(
             SERVER,
             "--quota",
@@ -41,6 +43,14 @@ def serve_options(function: Decorated) -> Decorated:
         ),
     ]
     return apply(options, listen_options(function))
+
+
+def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Raise UsageError for an option of runs that grow, if it is given."""
+    if value is not None:
+        engine, flag = context.command_path.split()[0], parameter.opts[0]
+        instead = "`nfdt serve --join-at` accepts workers" if engine == "nfdt" else "`hfdt run` takes it without a pool"
+        raise UsageError(f"{flag} is not for a pool, which has the slots that it starts with: {instead}")
 
 
 def address_of(host: str, port: int, socket: str | None) -> str:

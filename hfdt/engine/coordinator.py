@@ -6,6 +6,7 @@ state, which are equal on all ranks, with the counts of all ranks added.
 
 from collections.abc import Iterable
 
+from fdt.errors import UserError
 from fdt.job import FEED_WINDOW
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Ready, Standing, Where
@@ -87,6 +88,7 @@ class RanksCoordinator:
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
+        self._recovery.verify()
         how = self._recovery.lose()
         member = f"a {role}" if rank is None else f"{role} {rank}"
         return self._again(failure, how, member, "restarted") if how else self.fail(failure)
@@ -96,6 +98,7 @@ class RanksCoordinator:
         if not self._job:
             self._short_early = room, failure
             return Outcome()
+        self._recovery.verify()
         missing = self._recovery.size - room
         how = self._recovery.shrink(room)
         if not how:
@@ -105,13 +108,24 @@ class RanksCoordinator:
     def _again(self, failure: Failed, how: str, member: str, action: str) -> Outcome:
         since = self._recovery.since
         fault = Fault(message=f"{failure.message}; {how}", member=member, action=f"{action} from {since}")
-        return self._replayed().followed_by(Outcome(events=[Event(job=self._job, fault=fault)]))
+        outcome = self._replayed()
+        if self.failed:
+            why = outcome.events[0].failed.message
+            return self.fail(Failed(message=f"{failure.message}; {why}", detail=failure.detail))
+        return outcome.followed_by(Outcome(events=[Event(job=self._job, fault=fault)]))
 
     def _replayed(self) -> Outcome:
         """Start `recovery.size` new ranks from the last commit."""
         self._forget_ranks()
-        again = [*self._recovery.replay(self._pending), *([self._suspend] if self._suspend is not None else [])]
-        return Outcome(relaunch=self._recovery.size, commands=[("worker", None, command) for command in again])
+        try:
+            again = [*self._recovery.replay(self._pending), *([self._suspend] if self._suspend is not None else [])]
+        except UserError as error:
+            return self.fail(Failed(message=str(error)))
+        outcome = Outcome(relaunch=self._recovery.size, commands=[("worker", None, command) for command in again])
+        if damaged := self._recovery.pop_damaged():
+            said = f"the commit at {damaged} is damaged, and the one before it is used"
+            outcome.events.append(Event(job=self._job, note=Note(text=said)))
+        return outcome
 
     def _forget_ranks(self) -> None:
         """Forget what ranks have reported that do not exist after a restart."""

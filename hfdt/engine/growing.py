@@ -77,6 +77,7 @@ class GrowingCoordinator(RanksCoordinator):
             return super().lost(role, rank, failure)
         if not self._pool.gone():
             self._pool.lost(rank)
+        recovery.verify()
         size, member = self._limits.size(self._pool.available()), f"a {role}" if rank is None else f"{role} {rank}"
         if size >= self._limits.least:
             recovery.resize(size)
@@ -134,6 +135,7 @@ class GrowingCoordinator(RanksCoordinator):
             return self._pause()
         self._paused = False
         self._recovery.resize(size)
+        self._recovery.verify()
         return self._replayed().followed_by(Outcome(events=self._memberships(before, allot(hosts, size))))
 
     def _memberships(self, before: Sequence[Host], after: Sequence[Host]) -> list[Event]:

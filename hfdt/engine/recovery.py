@@ -3,14 +3,22 @@
 A commit is the state at the end of an epoch, which is equal on all ranks. Ranks in a collective cannot be replaced one
 by one. So all of them restart, get the Setup with that state, and train the interrupted epoch again; a pipeline
 advances to it by itself (fdt/data/graph.py).
+
+A commit is in shared memory, or on disk where that is full, for as long as the job runs. Each of its blobs has a
+checksum, which is compared before ranks restart from it.
 """
 
+import zlib
 from collections.abc import Iterator, Mapping
 
+from google.protobuf.message import Message
+
 from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
 from fdt.job import BatchHooks
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Commit
+from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import blobs_in
 
 
@@ -26,8 +34,9 @@ class RankRecovery:
         self.restarts = self.used = 0
         self.elastic = elastic
         self.note = ""  # why losses end this job although recovery was requested
-        self.since = "the beginning"  # the point from which ranks restart
-        self._blobs = blobs
+        self.since = self._epoch_end = "the beginning"  # the point from which ranks restart; that of `_kept`
+        self._damaged = ""  # the last commit that was found damaged
+        self._blobs, self._checksums = blobs, dict[str, int]()
         self._setup = Command()
         self._kept = State()
         self._begin: Commit | None = None  # a commit within the epoch after `_kept`
@@ -72,9 +81,10 @@ class RankRecovery:
         """Store the state at the end of `epoch`, independently of the client's copy."""
         if not self.wanted or not state.model.id:
             return
-        kept = State(model=self._blobs.keep(state.model), optimizer=self._blobs.keep(state.optimizer))
+        kept = State(model=self._keep(state.model), optimizer=self._keep(state.optimizer))
         self.drop()
         self._kept, self.since = kept, f"the end of epoch {epoch + 1}"
+        self._epoch_end = self.since
 
     def commit_step(self, commit: Commit) -> None:
         """Store a state within an epoch."""
@@ -84,7 +94,7 @@ class RankRecovery:
         self._begin = Commit()
         self._begin.CopyFrom(commit)
         for ref in blobs_in(self._begin):
-            ref.CopyFrom(self._blobs.keep(ref))
+            ref.CopyFrom(self._keep(ref))
         self.since = f"step {commit.step:,} of epoch {commit.epoch + 1}"
 
     def lose(self) -> str:
@@ -104,8 +114,28 @@ class RankRecovery:
         self.size = room
         return f"training continues from {self.since}, with -np {room}"
 
+    def verify(self) -> None:
+        """Drop a damaged commit within an epoch: ranks then restart from the epoch's beginning."""
+        if self._begin is not None and not self._is_whole(self._begin):
+            self._damaged, self.since = self.since, self._epoch_end
+            self._drop_begin()
+
+    def pop_damaged(self) -> str:
+        """Return the name of a commit that `verify` dropped, once; "" where there is none."""
+        damaged, self._damaged = self._damaged, ""
+        return damaged
+
     def replay(self, pending: Command | None) -> Iterator[Command]:
-        """Yield the commands for the restarted ranks. `pending` is the client's command that was not answered."""
+        """Yield the commands for the restarted ranks. `pending` is the client's command that was not answered.
+
+        Raises:
+            UserError: The commit at the last epoch's end is damaged.
+        """
+        if not self._is_whole(self._kept):
+            raise UserError(
+                f"the commit at {self._epoch_end} is damaged, so no worker can restart from it; --run-dir saves each "
+                "epoch's end on disk, from where --resume continues"
+            )
         setup = Command()
         setup.CopyFrom(self._setup)
         if self._kept.model.id:
@@ -121,14 +151,29 @@ class RankRecovery:
     def drop(self) -> None:
         """Remove the commits."""
         self._drop_begin()
-        for ref in (self._kept.model, self._kept.optimizer):
-            self._blobs.drop(ref)
+        self._remove(self._kept)
         self._kept = State()
 
     def _drop_begin(self) -> None:
-        for ref in blobs_in(self._begin) if self._begin is not None else ():
-            self._blobs.drop(ref)
+        if self._begin is not None:
+            self._remove(self._begin)
         self._begin = None
+
+    def _keep(self, ref: BlobRef) -> BlobRef:
+        kept = self._blobs.keep(ref)
+        self._checksums[kept.id] = zlib.crc32(self._blobs.get(kept))
+        return kept
+
+    def _is_whole(self, commit: Message) -> bool:
+        try:
+            return all(zlib.crc32(self._blobs.get(ref)) == self._checksums[ref.id] for ref in blobs_in(commit))
+        except KeyError:  # cut short, or removed
+            return False
+
+    def _remove(self, commit: Message) -> None:
+        for ref in blobs_in(commit):
+            self._blobs.drop(ref)
+            self._checksums.pop(ref.id, None)
 
 
 def _not_replayed(job: JobSpec) -> str:

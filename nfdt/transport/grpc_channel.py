@@ -14,7 +14,7 @@ import grpc
 
 from fdt.errors import UserError
 from fdt.security.auth import credentials
-from fdt.service.transport import open_channel
+from fdt.service.transport import PONG_S, await_server, open_channel
 from nfdt.compressors import Compression
 from nfdt.model.shards import Ownership
 from nfdt.rpc import parameter_server_pb2 as pb
@@ -87,6 +87,7 @@ class GrpcChannel:
         self.bytes_sent = self.bytes_received = 0
         self._call: Any = None
         self._welcomed = False  # by the server, in an earlier session
+        self._reach_s: float = PONG_S  # time for the server's host to answer
         self._outgoing: Buffer | None = None
         self._incoming: Buffer
         self._generation = 0
@@ -99,7 +100,7 @@ class GrpcChannel:
         try:
             with interrupted():
                 self._open()
-        except Interrupted:
+        except (Interrupted, ConnectionError):
             raise Interrupted(f"the server at {self._address} does not answer") from None
 
     def ask(self, pull: int = 0) -> None:
@@ -175,6 +176,9 @@ class GrpcChannel:
         if files:
             hello.push_file, hello.pull_file = (file.name for file in files)
         self._outbox: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        reach_s, self._reach_s = self._reach_s, WELCOME_S
+        if not self._welcomed:
+            await_server(self._address, reach_s)
         call = self._channel.stream_stream(SESSION)
         self._call = call(self._requests(self._outbox), metadata=credentials(self._token), wait_for_ready=True)
         self._outbox.put([pb.ToServer(hello=hello).SerializeToString()])

@@ -137,11 +137,14 @@ class LaneChannels:
     restored server ignores it. Methods raise UserError after `patience_s` seconds of retries.
     """
 
-    patience_s = PATIENCE_S
-
-    def __init__(self, channels: Sequence[ParameterServerChannel], owned: Sequence[Ownership]) -> None:
+    def __init__(
+        self,
+        channels: Sequence[ParameterServerChannel],
+        owned: Sequence[Ownership],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._first, *self._followers = self.channels = channels
-        self._owned = owned
+        self._owned, self._patience_s = owned, patience_s
         self._pushes = 0
         self._open = False  # whether every channel is open
         self._retried(lambda: None)
@@ -195,7 +198,7 @@ class LaneChannels:
                 self._open = True
                 return exchange()
             except Interrupted as error:
-                until = min(until, time.monotonic() + self.patience_s)
+                until = min(until, time.monotonic() + self._patience_s)
                 if time.monotonic() > until:
                     raise UserError(f"{error}; check the network between the hosts") from None
                 self._open = False
@@ -242,15 +245,22 @@ class TimedChannels(LaneChannels):
         channels: As in LaneChannels.
         owned: As in LaneChannels.
         spans: Receives the spans.
+        patience_s: As in LaneChannels.
+        spans: Receives the spans.
         lane: Number of the lane within the worker.
     """
 
     def __init__(
-        self, channels: Sequence[ParameterServerChannel], owned: Sequence[Any], spans: LaneSpans, lane: int
+        self,
+        channels: Sequence[ParameterServerChannel],
+        owned: Sequence[Any],
+        patience_s: float,
+        spans: LaneSpans,
+        lane: int,
     ) -> None:
         self._spans, self._lane, self._sent = spans, lane, 0.0
         spans.begin(lane)
-        super().__init__(channels, owned)
+        super().__init__(channels, owned, patience_s)
 
     def ask(self) -> Pulled:
         """Request weights and batches: at the start, and after the end of an epoch."""

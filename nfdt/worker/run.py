@@ -20,6 +20,7 @@ from nfdt.options import Options
 from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
 from nfdt.worker.lane import (
     LOST_S,
+    PATIENCE_S,
     BatchReader,
     EpochCounters,
     LaneChannels,
@@ -102,9 +103,6 @@ class WorkerJob:
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
         self._channels = self._connect([channels(n, self.steps, self._owned) for n in lanes])
-        if not self._options.checkpoint_s:  # a server that is gone does not come again
-            for each in self._channels:
-                each.patience_s = LOST_S
         self._tally = EpochCounters(trainable, member.rank == 0)
         self._moved_before, self._moved_at_epoch = moved, moved
         self._computing = threading.Lock()
@@ -224,12 +222,13 @@ class WorkerJob:
 
     def _connect(self, shards: list[Any]) -> list[LaneChannels]:
         """Return the channels of each lane. `shards`: by lane, a channel to each shard."""
+        patience_s = PATIENCE_S if self._options.checkpoint_s else LOST_S  # does a server that is gone come again?
         if not self._options.timeline:
-            return [LaneChannels(each, self._owned) for each in shards]
+            return [LaneChannels(each, self._owned, patience_s) for each in shards]
         recorder = SpanRecorder(f"worker {self._member.rank}", self._send)
         spans, self._send = LaneSpans(recorder), recorder.send
         self._step = TimedStep(self._step, spans)
-        return [TimedChannels(each, self._owned, spans, lane) for lane, each in enumerate(shards)]
+        return [TimedChannels(each, self._owned, patience_s, spans, lane) for lane, each in enumerate(shards)]
 
     def _open_feed(self) -> Feed | None:
         data = self._spec.data

@@ -135,9 +135,10 @@ class Hosts(NamespaceHosts):
         """Bytes over each host's interface so far."""
         return {name: sum(counters(pid).values()) for name, pid in self.pids.items()}
 
-    def cut(self, name: str) -> None:
+    def cut(self, name: str, state: str = "down") -> None:
+        """Take the link of a host down, or up again."""
         subprocess.run(
-            ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", "ip", "link", "set", "eth0", "down"], check=True
+            ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", "ip", "link", "set", "eth0", state], check=True
         )
 
 
@@ -308,7 +309,7 @@ def tls(certificates: Path, whose: str) -> list[str]:
 
 @pytest.mark.timeout(900)
 def test_hosts_train_while_a_script_lists_them_or_they_have_joined(hosts, tmp_path):
-    """host1 begins, and host2 is listed; then host3 joins, and host2 is listed no more; then host3 leaves."""
+    """host1 begins, and host2 is listed; then host3 joins, and host2 is listed no more; then host3 is cut off."""
     path, listed, go, finds = (tmp_path / name for name in ("grows.py", "listed", "go", "finds.sh"))
     path.write_text(textwrap.dedent(GROWS))
     finds.write_text(f"#!/bin/sh\ncat {listed}\n")
@@ -334,18 +335,23 @@ def test_hosts_train_while_a_script_lists_them_or_they_have_joined(hosts, tmp_pa
         before = run.epochs()
         run.until(lambda: run.epochs() > before, 300)
         assert hosts.output("host2", "sh", "-c", "pgrep -f 'fdt[.]service' || true") == ""
-        hosts.output("host3", "pkill", "-INT", "-f", "hfdt join")  # nsenter passes no signal on
-        run.until_said("1 slot of host3 left", 300)
+        hosts.cut("host3")
+        run.until_said("worker 1 was lost: ", 300)
+        before = run.epochs()
+        run.until(lambda: run.epochs() > before, 300)
         go.unlink()
-        printed, _ = run.end()
+        printed, told = run.end()
         assert printed.endswith("done\n")
+        assert "training continues without it from " in told
+        assert join.wait(60) == 1
+        assert "hfdt: error: " in join.stderr.read()
     finally:
+        hosts.cut("host3", "up")
         run.close()
         if join is not None:
             join.kill()
-            _, said = join.communicate()
-    assert "left the run; training continues without this machine" in said
-    assert hosts.left() == []
+            join.communicate()
+    until(lambda: hosts.left() == [], 60, hosts.left)
 
 
 @pytest.fixture

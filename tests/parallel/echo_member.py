@@ -1,5 +1,6 @@
 """A member that answers without training, for the supervisor's tests."""
 
+import importlib
 import os
 import signal
 
@@ -8,6 +9,7 @@ from fdt.service.member import Member
 
 DEADLY_EPOCH = 7
 ONCE_DEADLY_EPOCH = 8
+MPI_EPOCH = 9
 
 member = Member.attach("worker")
 
@@ -28,6 +30,8 @@ for command in member.commands():
     elif kind == "epoch":
         if member.rank == 1 and dies(command.epoch.epoch):
             os.kill(os.getpid(), signal.SIGKILL)
+        if command.epoch.epoch == MPI_EPOCH:
+            importlib.import_module("mpi4py.MPI")  # calls MPI_Init
         member.send(Event(job=command.job, epoch_end=EpochEnd(epoch=command.epoch.epoch, samples=5 + member.rank)))
     elif kind == "finish":
         member.send(Event(job=command.job, finished=Finished()))

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import socket
 import stat
@@ -29,7 +30,7 @@ from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.recovery import RankRecovery
 from tests.parallel.echo_engine import ECHO, EchoEngine
 
-DEADLY_EPOCH, ONCE_DEADLY_EPOCH = 7, 8
+DEADLY_EPOCH, ONCE_DEADLY_EPOCH, MPI_EPOCH = 7, 8, 9
 
 
 class Gone:
@@ -104,6 +105,19 @@ def test_where_it_is_wanted_a_whole_crew_starts_again(served, options):
     assert [w.samples for w in ended.workers] == ([5, 6] if "restarts" in options else [5])
     assert len(heard["ready"]) == len(heard["finished"]) == 1
     assert len(converse(client, "next", 0)["epoch_end"][0].workers) == 2, "the next job has all of them"
+    client.close()
+
+
+@pytest.mark.parametrize("served", LAUNCHERS[1:], indirect=True)
+def test_the_reason_of_a_failed_mpi_init_is_quoted_whether_mpirun_ends_or_hangs(served, monkeypatch):
+    """Open MPI 5.0.11's does either, and at times prints no component; then the setting is named."""
+    pytest.importorskip("mpi4py")
+    monkeypatch.setenv("OMPI_MCA_pml", "nosuchpml")
+    client = TrainingClient(served[1].address, "right")
+    (failure,) = converse(client, "1", MPI_EPOCH)["failed"]
+    assert re.match(
+        r"worker [01] was lost: (exit code 14|no answer): .*(Component: |OMPI_MCA_pml=)nosuchpml", failure.message
+    )
     client.close()
 
 

@@ -95,6 +95,8 @@ USAGE = [
     (hfdt, "run --server here SCRIPT", "an address must be HOST:PORT or unix:PATH. Received: 'here'"),
     (hfdt, "run --server 127.0.0.1:5 SCRIPT", "--server needs a token: give --token-file FILE, or set FDT_TOKEN"),
     (hfdt, "run --server 127.0.0.1:5 --comm mpi SCRIPT", "--comm must be given to `hfdt serve`"),
+    (hfdt, "serve --max-np 3", "--max-np is not for a pool, which has the slots that it starts with: `hfdt run` takes"),
+    (nfdt, "serve --host-discovery-script x", "it starts with: `nfdt serve --join-at` accepts workers"),
     (hfdt, "serve --host 0.0.0.0", "an address other than loopback needs TLS: give --tls-cert,"),
     (hfdt, "train.py -np 2", "a script needs the command run: hfdt run train.py -np 2"),
     (hfdt, "serv", "no such command. Received: 'serv'; did you mean serve?"),

@@ -193,6 +193,46 @@ def test_a_commit_in_the_midst_of_an_epoch_is_where_the_ranks_take_it_up(blobs):
     assert not lose(coordinator).commands[1][2].epoch.HasField("begin"), "that epoch is over"
 
 
+def damage(blobs, ref, how):
+    """Flip each bit of a byte of a blob in turn, or cut the blob short; leave the blob damaged."""
+    file = blobs.directory / ref.id
+    if how == "cut":
+        file.write_bytes(file.read_bytes()[:-1])
+        return
+    data = bytearray(file.read_bytes())
+    data[how // 8] ^= 1 << how % 8
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", [*range(16), "cut"])
+@pytest.mark.parametrize("blob", range(3))
+def test_a_damaged_commit_is_named_and_the_one_before_it_is_used(blobs, blob, how):
+    coordinator = started(blobs=blobs, restarts="2")
+    state = State(model=blobs.put(b"m0"), optimizer=blobs.put(b"o0"))
+    for rank in (0, 1):
+        say(coordinator, rank, epoch_end=EpochEnd(state=state if rank == 0 else None))
+    coordinator.from_client(Command(job="j", epoch=Epoch(epoch=1)))
+    refs = [blobs.put(word) for word in (b"m1", b"o1", b"s1")]
+    commit = Commit(epoch=1, step=4, state=State(model=refs[0], optimizer=refs[1]), metrics=refs[2])
+    say(coordinator, 0, commit=commit)
+    damage(blobs, refs[blob], how)
+
+    outcome = lose(coordinator)
+    note, fault = outcome.events
+    assert note.note.text == "the commit at step 4 of epoch 2 is damaged, and the one before it is used"
+    assert fault.fault.action == "restarted from the end of epoch 1"
+    (_, _, setup), (_, _, epoch) = outcome.commands
+    assert bytes(blobs.get(setup.setup.job.state.model)) == b"m0"
+    assert not epoch.epoch.HasField("begin")
+
+    damage(blobs, (state.model, state.optimizer)[blob % 2], how)
+    (event,) = lose(coordinator).events
+    assert event.failed.message.startswith(
+        "worker 1 was lost; the commit at the end of epoch 1 is damaged, so no worker"
+    )
+    assert coordinator.failed
+
+
 def test_ranks_that_restart_are_told_again_that_the_run_is_preempted(blobs):
     coordinator = started(blobs=blobs, restarts="1")
     asked = coordinator.from_client(Command(job="j", suspend=Suspend())).commands

@@ -31,6 +31,7 @@ def test_connections_between_emulated_hosts_are_pinged(monkeypatch, address, pin
 def test_a_host_that_stands_still_is_not_lost_and_a_lost_one_is_reported_in_time():
     assert STALLS_S < GLOO_S < WITHIN_S - 4  # the rest: the end of all processes
     assert STALLS_S <= transport.PONG_S
+    assert transport.PONG_S + WELCOME_S + LOST_S < WITHIN_S - 4  # before the first session
     assert transport.PING_S + transport.PONG_S + max(WELCOME_S, LOST_S) < WITHIN_S - 4
 
 

@@ -331,6 +331,21 @@ def test_a_worker_that_died_of_its_own_exception_is_reported_with_it(tmp_path, c
     assert message.startswith(f"worker 1 was lost: {told}; its log is ")
 
 
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        ("exit code 14", "exit code 14: An error occurred in MPI_Init_thread with OMPI_MCA_pml=none"),
+        ("no answer: no such component", "no answer: no such component"),
+    ],
+)
+def test_a_failure_of_mpi_init_for_which_mpirun_gave_no_reason_names_the_settings(tmp_path, monkeypatch, cause, told):
+    for name in [name for name in os.environ if name.startswith("OMPI_MCA_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMPI_MCA_pml", "none")
+    (tmp_path / "worker-1.log").write_text("*** An error occurred in MPI_Init_thread\n*** on a NULL communicator\n")
+    assert explain_loss("worker", 1, cause, tmp_path).message.startswith(f"worker 1 was lost: {told}; its log is ")
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_only_a_directory_of_ours_alone_is_believed(tmp_path, monkeypatch, mode):
     monkeypatch.setattr(host_bootstrap, "ROOTS", (str(tmp_path / "shm"), str(tmp_path / "tmp")))

@@ -1,8 +1,12 @@
 """The reason that an error quotes when mpirun fails: recorded outputs of Open MPI 5.0.11."""
 
+import contextlib
+import sys
+
 import pytest
 
-from fdt.launch.mpirun import _explain, reason_in
+from fdt.launch import Explained, spawn
+from fdt.launch.mpirun import MpirunProcesses, _explain, reason_in
 
 FRAME = "-" * 74 + "\n"
 MISSING = f"""{FRAME}A requested component was not found, or was unable to be opened.  This
@@ -86,3 +90,17 @@ def test_a_rank_that_ends_by_itself_has_no_reason_of_mpiruns():
 @pytest.mark.parametrize(("said", "quoted"), [("\0\n", "no message"), ("Killed\n\0" + FRAME, "Killed")])
 def test_the_last_line_with_letters_is_quoted_where_no_message_is_known(said, quoted):
     assert _explain("worker", 14, said).cause == f"mpirun ended with exit code 14: {quoted}"
+
+
+def test_an_mpirun_that_hangs_has_said_why(tmp_path):
+    log = tmp_path / "mpirun.log"
+    log.write_text(UNREACHABLE)
+    hangs = spawn([sys.executable, "-S", "-c", "import signal; signal.pause()"], {}, log)
+    processes = MpirunProcesses("worker", hangs, log, log.stat().st_size)
+    with contextlib.ExitStack() as stack:
+        stack.callback(processes.stop, 0.0)
+        assert isinstance(processes, Explained)
+        assert (processes.exits(), processes.reason()) == ([], "")
+        with open(log, "a") as file:
+            file.write(MISSING + ABORTED)
+        assert (processes.exits(), processes.reason()) == ([], REASONS[MISSING])

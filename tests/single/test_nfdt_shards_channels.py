@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fdt.errors import UserError
+from fdt.service import transport
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport import grpc_channel
@@ -229,9 +231,26 @@ def test_a_server_that_dies_before_its_welcome_leaves_no_files(tmp_path, monkeyp
 
 def test_a_server_that_is_gone_for_good_is_named_in_an_error(monkeypatch):
     monkeypatch.setattr(grpc_channel, "WELCOME_S", 0.01)
-    monkeypatch.setattr(LaneChannels, "patience_s", 0.0)
     link = GrpcChannel("unix:/nowhere.sock", "token", pb.Hello(job="j"), Layout([], [], []), None)
     link._welcomed = True
     with pytest.raises(UserError, match=r"the server at unix:/nowhere.sock does not answer; check the network"):
-        LaneChannels([link], [])
+        LaneChannels([link], [], 0.0)
     link.close()
+
+
+def test_a_server_whose_host_cannot_be_reached_is_named_before_its_first_welcome(monkeypatch):
+    monkeypatch.setattr(grpc_channel, "PONG_S", 0.0)
+    monkeypatch.setattr(grpc_channel, "WELCOME_S", 0.0)
+    monkeypatch.setenv(transport.EMULATED_VARIABLE, "1")
+    tried = []
+
+    def unreachable(address, timeout):
+        tried.append(address)
+        raise ConnectionRefusedError if len(tried) == 1 else TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    link = GrpcChannel("10.77.0.1:7077", "token", pb.Hello(job="j"), Layout([], [], []), None)
+    with pytest.raises(UserError, match=r"the server at 10.77.0.1:7077 does not answer; check the network"):
+        LaneChannels([link], [], 0.0)
+    link.close()
+    assert tried[:2] == [("10.77.0.1", 7077)] * 2, "a host that refuses is waited for"

@@ -184,3 +184,13 @@ def test_nothing_is_waited_for_or_started_for_a_client_that_is_gone(supervisor, 
     job._put(None)
     assert [event.WhichOneof("kind") for event in job.events] == ["fault"]
     assert started == []
+
+
+def test_a_launcher_that_hangs_is_quoted(supervisor, monkeypatch):
+    """Open MPI's mpirun may hang when a rank has ended within MPI_Init, but it has printed the reason."""
+    monkeypatch.setattr(module, "EXPLAIN_S", 0.0)
+    monkeypatch.setattr(Nobody, "reason", lambda self: "no such component", raising=False)
+    job, registry = Job(supervisor, supervisor._blobs), supervisor.registry
+    registry.inbox.put(MemberMessage("worker", 0, StreamLost(registry._outbox("worker", 0)), registry.generation))
+    assert next(job.events).failed.message.startswith("worker 0 was lost: no answer: no such component; its log is ")
+    job.leave()

@@ -15,6 +15,7 @@ from hfdt.engine import hosts_mpirun, local_mpirun
 from hfdt.engine.rendezvous import LOOPBACK, gloo_variables, start_rendezvous
 
 OPEN_MPI = 5  # the first version whose daemons are PRRTE's
+_SSH_OF_MPIRUN = re.compile(r"_MCA_plm_[rs]sh_(agent|args)$")  # settings of the user's, or of Kubernetes' operator
 
 
 def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
@@ -44,7 +45,7 @@ def wrapper_over_hosts() -> Sequence[str]:
     It knows Open MPI from 5 on and ssh. In a Slurm allocation mpirun starts its daemons by srun.
     """
     mpirun, own = find_mpirun(), (sys.executable, "-I", "-S", hosts_mpirun.__file__)
-    taken = "SLURM_JOB_ID" in os.environ or hosts_mpirun.AGENT in os.environ
+    taken = "SLURM_JOB_ID" in os.environ or any(map(_SSH_OF_MPIRUN.search, os.environ))
     if mpirun is None or taken or any(set(" :") & set(word) for word in own):
         return ()
     said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout

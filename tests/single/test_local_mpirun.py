@@ -155,10 +155,11 @@ def test_over_hosts_mpirun_has_filters_where_ssh_starts_its_daemons(monkeypatch)
     version = ["mpirun (Open MPI) 5.0.11"]
     monkeypatch.setattr(launchers, "find_mpirun", lambda: "mpirun")
     monkeypatch.setattr(launchers.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=version[0]))
-    for name in ("SLURM_JOB_ID", hosts_mpirun.AGENT):
+    others = ("SLURM_JOB_ID", hosts_mpirun.AGENT, "OMPI_MCA_plm_rsh_args")
+    for name in others:
         monkeypatch.delenv(name, raising=False)
     assert hosts_mpirun.__file__ in launchers.wrapper_over_hosts()
-    for name in ("SLURM_JOB_ID", hosts_mpirun.AGENT):
+    for name in others:
         with monkeypatch.context() as patch:
             patch.setenv(name, "7")
             assert launchers.wrapper_over_hosts() == ()

@@ -50,10 +50,10 @@ def steps_alone(tmp_path_factory):
 
 @BOTH
 def test_a_requeued_job_resumes(slurm, alone, tmp_path, command):
-    """HFDT to the same numbers."""
+    """HFDT to the same numbers. It is in a callback when it is signalled, and the cluster's KillWait is 10 s."""
     lines = """
         if [ -d runs/$SLURM_JOB_ID ]; then RUN --resume runs/$SLURM_JOB_ID
-        else RUN --run-dir runs/$SLURM_JOB_ID train.py go; fi
+        else RUN --grace-period 4s --run-dir runs/$SLURM_JOB_ID train.py go; fi
     """
     job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1 --requeue", lines, command)
     job.until_said("epoch 2")

@@ -15,11 +15,13 @@ Until `ended_by_signals`, SIGINT has the system's default action (hfdt/__main__.
 SIGINT ignored. `kill -INT` ends such a command nevertheless.
 
 Batch systems send SIGTERM and SIGUSR1 to every process of a job. The command decides what they mean, so its members are
-`shielded` from both.
+`shielded` from both. `python -m fdt.signals COMMAND [ARGUMENT...]` runs a command that is.
 """
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
@@ -228,3 +230,8 @@ def restore(handlers: Mapping[signal.Signals, Any]) -> None:
     for number, handler in handlers.items():
         if handler is not None:  # None: set by C code, which Python cannot restore
             signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    with shielded():
+        os.execvp(sys.argv[1], sys.argv[1:])

@@ -66,8 +66,9 @@ class MpirunLauncher:
 
     def _variables(self, task: Task) -> dict[str, str]:
         """Return variables for mpirun. On `hosts`, each sets its own number of threads, and ranks need TCP."""
-        if self._hosts:
-            return _settings({})
+        if self._hosts:  # Slurm signals mpirun's daemons, too, and a rank ends with its daemon
+            agent = {"PRTE_MCA_prte_launch_agent": f"{sys.executable} -m fdt.signals prted"}
+            return _settings(agent if "SLURM_JOB_ID" in os.environ else {})
         return {**thread_variables(task.count), **_settings({"OMPI_MCA_btl": "^tcp"})}  # it listens on all interfaces
 
     def _placed(self, mpirun: str) -> list[str]:

@@ -8,6 +8,7 @@ Where it has an authority, callers must have a certificate of that authority (mu
 cases.
 """
 
+import datetime
 import hmac
 import json
 import os
@@ -108,6 +109,8 @@ class TlsIdentity:
         texts = {"certificate": certificate, "key": key, "authority": authority}
         identity = cls(**{name: _pem(FLAGS[name], path) for name, path in texts.items() if path is not None})
         _check(certificate, key, authority)
+        for name in ("certificate", "authority"):
+            _check_dates(FLAGS[name], texts[name], getattr(identity, name))
         return identity
 
     @classmethod
@@ -171,6 +174,22 @@ def _check(certificate: Path | None, key: Path | None, authority: Path | None) -
         raise UsageError(
             f"--tls-ca must hold an authority's certificate in PEM format. Received: {authority}"
         ) from None
+
+
+def _check_dates(flag: str, path: Path | None, text: str) -> None:
+    """Raise UsageError for a certificate that is not valid now. Of an authority's several, one must be."""
+    from cryptography import x509  # a command without TLS does not need it
+
+    now = datetime.datetime.now(datetime.timezone.utc)
+    try:
+        found = x509.load_pem_x509_certificates(text.encode()) if text else []
+    except ValueError:  # TLS may know what this parser does not
+        return
+    ours = found[:1] if flag == FLAGS["certificate"] else found  # the issuers' follow the certificate
+    if ours and not any(each.not_valid_before_utc <= now <= each.not_valid_after_utc for each in ours):
+        first, last = ours[0].not_valid_before_utc, ours[0].not_valid_after_utc
+        said = f"{path}, which is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+        raise UsageError(f"{flag} must be valid now; `certs` makes another. Received: {said}")
 
 
 _members_own: TlsIdentity | None = None

@@ -1,15 +1,21 @@
 """The launchers of HFDT's ranks: mpirun, or, without any MPI, plain processes with a Gloo rendezvous."""
 
+import os
+import re
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, LocalLauncher, LocalProcesses, Task
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
-from hfdt.engine import local_mpirun
+from hfdt.engine import hosts_mpirun, local_mpirun
 from hfdt.engine.rendezvous import LOOPBACK, gloo_variables, start_rendezvous
+
+OPEN_MPI = 5  # the first version whose daemons are PRRTE's
+_SSH_OF_MPIRUN = re.compile(r"_MCA_plm_[rs]sh_(agent|args)$")  # settings of the user's, or of Kubernetes' operator
 
 
 def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
@@ -31,6 +37,20 @@ def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
     if name == "mpi" or (name == "auto" and find_mpirun()):
         return MpirunLauncher(run_dir, wrapper=(sys.executable, "-I", "-S", local_mpirun.__file__))
     return GlooLauncher(run_dir)
+
+
+def wrapper_over_hosts() -> Sequence[str]:
+    """Return the command that runs mpirun over hosts with filters at its ports; () where that is not possible.
+
+    It knows Open MPI from 5 on and ssh. In a Slurm allocation mpirun starts its daemons by srun.
+    """
+    mpirun, own = find_mpirun(), (sys.executable, "-I", "-S", hosts_mpirun.__file__)
+    taken = "SLURM_JOB_ID" in os.environ or any(map(_SSH_OF_MPIRUN.search, os.environ))
+    if mpirun is None or taken or any(set(" :") & set(word) for word in own):
+        return ()
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"Open MPI\D+(\d+)", said)
+    return own if version and int(version[1]) >= OPEN_MPI else ()
 
 
 class GlooLauncher:

@@ -21,8 +21,9 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -76,6 +77,7 @@ class PortFilters:
 
     def __init__(self, pid: int, expected: int) -> None:
         self._pid, self._expected = pid, expected
+        self.vouched: set[Caller] = set()  # of other hosts, whose daemons' starters know them for this user's
         self._handle = os.pidfd_open(pid)
         self._filtered: dict[int, socket.socket] = {}  # by inode
         self._callers: dict[int, list[Caller]] = {}  # by inode
@@ -115,7 +117,7 @@ class PortFilters:
         attach(taken, program([], more=True))
         sockets = tcp_sockets(self._pid)
         connected = {s.remote for s in sockets if s.local[1] == each.local[1] and s.remote[1]}
-        if connected - {s.local for s in self._own(sockets, each)}:
+        if connected - {s.local for s in self._own(sockets, each)} - self.vouched:
             raise StrangerConnected
 
     def _own(self, sockets: Iterable[TcpSocket], to: TcpSocket) -> list[TcpSocket]:
@@ -123,7 +125,8 @@ class PortFilters:
         return [s for s in sockets if s.inode and s.uid == os.geteuid() and s.remote[1] == to.local[1]]
 
     def _admit(self, each: TcpSocket, sockets: Iterable[TcpSocket]) -> None:
-        callers = sorted(s.local for s in self._own(sockets, each) if len(s.local[0]) == len("7F000001"))
+        own = (s.local for s in self._own(sockets, each) if len(s.local[0]) == len("7F000001"))
+        callers = sorted(self.vouched.union(own))
         if callers != self._callers.get(each.inode):
             self._callers[each.inode] = callers
             attach(self._filtered[each.inode], program(callers, more=True))
@@ -136,14 +139,23 @@ class PortFilters:
             attach(taken, program(self._callers.get(inode, []), more=False))
 
 
-def watch(process: "subprocess.Popen[bytes]", ranks: int) -> None:
-    """Filter the ports of `process` until all ranks have connected. Kills it where a stranger came first."""
+def watch(
+    process: "subprocess.Popen[bytes]", ranks: int, reported: Callable[[], Iterable[Caller]] = lambda: ()
+) -> None:
+    """Filter the ports of `process` until all ranks have connected. Kills it where a stranger came first.
+
+    Args:
+        process: mpirun.
+        ranks: The number of ranks.
+        reported: Returns callers on other hosts that are this user's, new ones since the last call.
+    """
     filters = PortFilters(process.pid, ranks)
     ended = select.poll()
     ended.register(filters._handle, select.POLLIN)
     deadline = time.monotonic() + START_S
     try:
         while not filters.done:
+            filters.vouched.update(reported())
             filters.update()
             if ended.poll(1000 * POLLS_S[2 if time.monotonic() > deadline else filters.begun]):
                 return
@@ -155,22 +167,31 @@ def watch(process: "subprocess.Popen[bytes]", ranks: int) -> None:
         filters.close()
 
 
-def main(*argv: str) -> None:
-    """Run mpirun and end as it ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # mpirun gets them, too, and ends
+def start_child(argv: Sequence[str], stdout: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a process that ends with this one. Signals that it gets, too, do not end this one."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
     libc = ctypes.CDLL(None)
-    process = subprocess.Popen(argv, preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGTERM))  # if this is killed
-    try:
-        watch(process, int(argv[argv.index("-np") + 1]))
-    except (OSError, AttributeError) as error:
-        print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
-    code = process.wait()
+    return subprocess.Popen(argv, stdout=stdout, preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGTERM))
+
+
+def end_as(code: int) -> NoReturn:
+    """End this process as a child ended that has this return code."""
     if code < 0:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
+
+
+def main(*argv: str) -> None:
+    """Run mpirun and end as it ends."""
+    process = start_child(argv)
+    try:
+        watch(process, int(argv[argv.index("-np") + 1]))
+    except (OSError, AttributeError) as error:
+        print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
+    end_as(process.wait())
 
 
 if __name__ == "__main__":

@@ -2,16 +2,18 @@
 
 import contextlib
 import os
+import shlex
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from fdt import security
 from fdt.errors import UserError
 from hfdt import collectives
-from hfdt.engine import local_mpirun, rendezvous
+from hfdt.engine import hosts_mpirun, launchers, local_mpirun, rendezvous
 
 # Listens, prints its port, and prints the first byte of the first connection.
 SERVER = """
@@ -147,3 +149,35 @@ def test_a_rank_of_gloo_checks_who_is_at_the_other_end(monkeypatch):
             monkeypatch.setattr(os, "geteuid", lambda: 12345)
             with pytest.raises(UserError, match="another user"):
                 collectives._check_peers(opened)
+
+
+def test_over_hosts_mpirun_has_filters_where_ssh_starts_its_daemons(monkeypatch):
+    version = ["mpirun (Open MPI) 5.0.11"]
+    monkeypatch.setattr(launchers, "find_mpirun", lambda: "mpirun")
+    monkeypatch.setattr(launchers.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=version[0]))
+    others = ("SLURM_JOB_ID", hosts_mpirun.AGENT, "OMPI_MCA_plm_rsh_args")
+    for name in others:
+        monkeypatch.delenv(name, raising=False)
+    assert hosts_mpirun.__file__ in launchers.wrapper_over_hosts()
+    for name in others:
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "7")
+            assert launchers.wrapper_over_hosts() == ()
+    for version[0] in ("mpirun (Open MPI) 4.1.6", "HYDRA build details:\n    Version:  4.2"):
+        assert launchers.wrapper_over_hosts() == ()
+
+
+def test_a_daemon_says_from_where_it_calls_and_its_end_is_the_wrappers(capfd):
+    """Its stand-in calls a port that its command names, as prted's names mpirun's."""
+    with socket.create_server(("127.0.0.1", 0)) as mpirun:
+        port = mpirun.getsockname()[1]
+        code = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); " + (
+            f"c = socket.create_connection(('127.0.0.1', {port})); c.recv(1); sys.exit(3)"
+        )
+        argv = (sys.executable, "-I", "-S", hosts_mpirun.__file__, "daemon")
+        command = f"exec {sys.executable} -I -S -c {shlex.quote(code)} 'x.0;tcp://10.0.0.1,127.0.0.1:{port}:24'"
+        with subprocess.Popen((*argv, command), stdout=subprocess.PIPE, text=True) as running:
+            called, (_, caller) = mpirun.accept()
+            assert running.stdout.readline() == f"{hosts_mpirun.SAYS}0100007F:{caller}\n"
+            called.close()
+            assert running.wait(60) == 3

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from fdt.cli import RunRequest, kept
 from fdt.cli.program import program
 from fdt.ending import ended_by_signals
 from fdt.errors import EXIT_RESUME
+from fdt.launch import Task
+from fdt.launch.hosts import Host
+from fdt.launch.mpirun import MpirunLauncher
 from fdt.report import Reporter, Reporters
 from fdt.rpc import session_pb2 as pb
 from fdt.rundir import RunDir
@@ -28,6 +32,7 @@ from fdt.signals import Ended, Preempted, held_back, released, shielded
 from tests.single.fake_engine import FakeClient, FakeConversation
 
 pytestmark = pytest.mark.filterwarnings("default")
+AGENT = "PRTE_MCA_prte_launch_agent"
 
 X = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
 
@@ -175,6 +180,18 @@ def test_members_start_where_a_batch_systems_signals_do_not_reach_them():
     with shielded():
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before | {signal.SIGTERM, signal.SIGUSR1}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_mpiruns_daemons_are_started_so_too(monkeypatch):
+    """Slurm signals them on their nodes, and a daemon that ends takes its ranks with it before their commit."""
+    command = ["sh", "-c", "kill -TERM $$; kill -USR1 $$; echo lives"]
+    argv = [sys.executable, "-m", "fdt.signals", *command]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout == "lives\n"
+    launcher = MpirunLauncher(Path("logs"), [Host("node1", 1)])
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert AGENT not in launcher._variables(Task("worker", (), 1))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert launcher._variables(Task("worker", (), 1))[AGENT] == f"{sys.executable} -m fdt.signals prted"
 
 
 # -- in a fit ----------------------------------------------------------------------------------------------------------

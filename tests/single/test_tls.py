@@ -2,9 +2,11 @@
 
 import datetime
 import queue
+import select
 import socket
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +22,7 @@ from fdt.rpc.session_pb2 import Command, Event, Ready, Setup
 from fdt.rpc.tensor_pb2 import Chunk
 from fdt.security import auth
 from fdt.security.auth import TlsIdentity, credentials
+from fdt.security.authority import Authority
 from fdt.service import transport
 from fdt.service.blobs import Quota
 from fdt.service.client import TrainingClient
@@ -113,6 +116,119 @@ def test_a_certificate_for_another_name_is_said_to_be_that(engine, certs):
     with pytest.raises(UserError, match="has no certificate for that name of the authority in --tls-ca") as told:
         TrainingClient(running.address, TOKEN, identity(ours, "client"))
     assert running.address in str(told.value)
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def at(certs):
+    """Makes a certificate of one name, by the authority of ours unless another is given, valid for so long."""
+
+    def make_identity(name: str, valid: datetime.timedelta, by: str = "ours", *, user: bool = False) -> TlsIdentity:
+        ca = certs / by / "ca.pem"
+        authority = Authority.load(ca.read_text(), ca.with_suffix(".key").read_text(), valid)
+        pair = authority.sign_user(name) if user else authority.sign([name])
+        return TlsIdentity(*pair, (certs / "ours" / "ca.pem").read_text())
+
+    return make_identity
+
+
+EXPIRED, VALID = datetime.timedelta(minutes=-1), datetime.timedelta(days=1)
+
+
+def test_an_expired_certificate_is_refused_by_either_side(address, engine, certs, at):
+    with pytest.raises(UserError, match=f"at {address}"):
+        TrainingClient(address, TOKEN, at("client", EXPIRED))
+    running = serve(engine, "127.0.0.1:0", TOKEN, at("127.0.0.1", EXPIRED))
+    with pytest.raises(UserError, match="has no certificate"):
+        TrainingClient(running.address, TOKEN, identity(certs / "ours", "client"))
+    running.stop()
+
+
+def test_another_authoritys_certificate_with_our_names_is_refused(address, engine, certs, at):
+    """Its authority has the same name as ours, too."""
+    with pytest.raises(UserError, match=f"at {address}"):
+        TrainingClient(address, TOKEN, at("client", VALID, "others"))
+    running = serve(engine, "127.0.0.1:0", TOKEN, at("127.0.0.1", VALID, "others"))
+    with pytest.raises(UserError, match="has no certificate"):
+        TrainingClient(running.address, TOKEN, identity(certs / "ours", "client"))
+    running.stop()
+
+
+def test_a_certificate_that_its_owner_signed_himself_is_refused(address, certs, at):
+    """A host's certificate and key are no authority, although ours has signed them."""
+    ours = at("10.1.2.3", VALID)
+    forger = Authority.load(ours.certificate, ours.key, VALID)
+    chain = TlsIdentity(*forger.sign_user("root"), ours.authority)
+    with pytest.raises(UserError, match=f"at {address}"):
+        TrainingClient(address, TOKEN, replace(chain, certificate=chain.certificate + ours.certificate))
+
+
+@pytest.mark.parametrize("which", ["certificate", "authority"])
+def test_a_file_that_is_not_valid_now_is_said_at_the_start(tmp_path, which):
+    make(tmp_path / "c", ["n1"], EXPIRED)
+    n1 = [tmp_path / "c" / name for name in ("n1.pem", "n1.key")] if which == "certificate" else [None, None]
+    flag = "--tls-cert" if n1[0] else "--tls-ca"
+    with pytest.raises(UsageError, match=rf"{flag} must be valid now; `certs` makes another. Received: .* UTC$"):
+        TlsIdentity.read(*n1, tmp_path / "c" / "ca.pem")
+
+
+class Tap:
+    """Passes one connection on to `address`, and keeps what the caller has sent."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.address, self.sent = (host, int(port)), b""
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.here = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._pass_on)
+        self._thread.start()
+
+    def _pass_on(self) -> None:
+        with self._listening, self._listening.accept()[0] as caller, socket.create_connection(self.address) as server:
+            both = {caller: server, server: caller}
+            while True:
+                for one in select.select(list(both), [], [])[0]:
+                    try:
+                        data = one.recv(1 << 16)
+                        both[one].sendall(data)
+                    except OSError:
+                        data = b""
+                    if not data:
+                        return
+                    self.sent += data if one is caller else b""
+
+    def replay(self) -> bytes:
+        """Send the same bytes again, at once; what is answered until the server ends the connection."""
+        self._thread.join()
+        with socket.create_connection(self.address, 60) as again:
+            again.sendall(self.sent)
+            return b"".join(iter(lambda: _received(again), b""))
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1 << 16)
+    except ConnectionError:
+        return b""
+
+
+def test_what_was_captured_of_a_callers_tls_is_worth_nothing_again(engine, certs, monkeypatch):
+    """Every connection has keys of its own: the server ends it before it has read a call."""
+    said = []
+    monkeypatch.setattr(OneWord, "train", lambda self, commands: said.append(1) or iter(()))
+    running = serve(engine, "127.0.0.1:0", TOKEN, identity(certs / "ours", "10.1.2.3"))
+    tap = Tap(running.address)
+    client = TrainingClient(tap.here, TOKEN, identity(certs / "ours", "client"))
+    conversation = client.train()
+    conversation.send(Command(job="1", setup=Setup()))
+    list(conversation.events())
+    conversation.close()
+    client.close()
+    assert len(said) == 1 and len(tap.sent) > 1000
+    calls = []
+    monkeypatch.setattr(auth.RequireToken, "intercept_service", lambda *_: calls.append(1))
+    answered = tap.replay()
+    assert (len(said), calls) == (1, []) and TOKEN.encode() not in tap.sent + answered
     running.stop()
 
 

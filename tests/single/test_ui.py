@@ -1,8 +1,12 @@
 """The live page: who may ask its server, what it tells of runs and their processes, and Chromium on it."""
 
+import contextlib
 import http.client
 import json
 import os
+import random
+import re
+import socket
 import subprocess
 import sys
 import threading
@@ -154,6 +158,50 @@ def test_a_page_of_another_origin_is_refused(ui):
     assert ask(ui, "/state", Origin="http://evil.example", **bearer(ui))[0] == 403
     assert ask(ui, "/stop?run=a", "POST", Origin="null", **bearer(ui))[0] == 403
     assert ask(ui, "/state", Origin=own, **bearer(ui))[0] == 200
+
+
+def hostile(seed, port):
+    """A request that no browser sends: noise, an honest one that is cut or changed, a declared size that is a bomb."""
+    rng = random.Random(seed)
+    bombs = (
+        b"Content-Length: 1%s" % (b"0" * 15),
+        b"Content-Length: -1",
+        b"Transfer-Encoding: chunked",
+        b"X: " + bytes(70_000),
+    )
+    more = rng.choice((*bombs, b"X: y\r\n" * 200, b"Expect: 100-continue", b"Host: evil.example", b"\0", b""))
+    path = rng.choice((b"/", b"//[", b"/stop?run=a", b"/state?" + b"run=a&" * 9000, b"/?" + b"x" * 70_000, b"/%", b"*"))
+    verb = rng.choice((b"GET", b"POST", b"HEAD", b"PUT", b"OPTIONS", b"TRACE"))
+    version = rng.choice((b" HTTP/1.1", b" HTTP/9.9", b" HTTP/1.x", b""))
+    honest = b"%s %s%s\r\nHost: 127.0.0.1:%d\r\n%s\r\n\r\n" % (verb, path, version, port, more)
+    changed = bytearray(honest)
+    for _ in range(rng.randrange(4)):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return rng.choice((rng.randbytes(rng.randrange(1, 300)), honest, bytes(changed), honest[: rng.randrange(1, 200)]))
+
+
+def test_noise_and_bombs_without_the_token_get_nothing(ui):
+    """200 seeded cases; each connection ends, and the page answers after them."""
+    said = set()
+    for seed in range(200):
+        with socket.create_connection(("127.0.0.1", ui.server_port), WITHIN_S) as caller, contextlib.suppress(OSError):
+            caller.sendall(hostile(seed, ui.server_port))
+            caller.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda caller=caller: caller.recv(1 << 16), b""))
+            assert ui.token.encode() not in answer
+            said |= set(re.findall(rb"^HTTP/1.[01] (\d+)", answer))
+    assert said <= {b"100", b"400", b"403", b"414", b"431", b"501", b"505"} and b"403" in said
+    assert ask(ui, "/state", **bearer(ui))[0] == 200
+
+
+def test_a_stop_that_is_sent_again_stops_nothing_more(ui, process, tmp_path, monkeypatch):
+    """A request holds the token: who has captured one can also make others, for what the user himself may."""
+    stopped = []
+    monkeypatch.setattr(live, "stop", stopped.append)
+    run = detached(process(), tmp_path / "logs")
+    statuses = [ask(ui, f"/stop?run={quote(run.name)}", "POST", **bearer(ui))[0] for _ in range(3)]
+    assert statuses == [202, 409, 409]
+    until(lambda: len(stopped) == 1)
 
 
 def test_the_page_and_other_addresses(ui):

@@ -4,37 +4,15 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from tests.namespaces import HFDT, NFDT, until
-from tests.slurm.cluster import LOGIN, SlurmCluster, missing
+from tests.slurm.cluster import LOGIN
+from tests.slurm.job import BOTH, TRAIN, Job, check_losses, losses, nothing_left
 from tests.srun import check_srun
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
-TRAIN = """
-    import sys, time
-    from pathlib import Path
-    import keras
-    import numpy as np
-
-    keras.utils.set_random_seed(1)
-    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
-    y = (x.sum(1) > 0).astype("int32")
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-
-    class Waits(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            print("epoch", epoch, flush=True)
-            while epoch == 2 and sys.argv[1:] and not Path(sys.argv[1]).exists():
-                time.sleep(0.05)
-
-    epochs = int(sys.argv[2]) if sys.argv[2:] else 4
-    history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=[Waits()])
-    print("loss", *[f"{value:.6f}" for value in history.history["loss"]])
-"""
 LOOP = """
     import numpy as np
     import tensorflow as tf
@@ -55,71 +33,6 @@ LOOP = """
 
     print("loss", *[f"{float(step(x[i:i + 16], y[i:i + 16])):.6f}" for i in (0, 16, 32, 48)])
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    if said := missing():
-        pytest.skip(f"Slurm: {said}")
-    cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
-    yield cluster
-    cluster.close()
-
-
-@pytest.fixture
-def slurm(cluster):
-    """The cluster; a test that fails leaves its job to no other test."""
-    yield cluster
-    cluster.slurm("scancel", "--user=root")
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The losses of TRAIN on one machine."""
-    path = tmp_path_factory.mktemp("alone") / "train.py"
-    path.write_text(textwrap.dedent(TRAIN))
-    return losses(subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout)
-
-
-class Job:
-    """A batch job of TRAIN, or of `text`, in `directory`. `lines`: its commands, in which RUN is `hfdt run`."""
-
-    def __init__(self, slurm, directory: Path, options: str, lines: str, command=HFDT, text=TRAIN, env=()) -> None:
-        self._slurm, self.directory = slurm, directory
-        self.go, self.out = directory / "go", directory / "out"
-        (directory / "train.py").write_text(textwrap.dedent(text))
-        body = textwrap.dedent(lines).replace("RUN", " ".join([*command, "run"]))
-        (directory / "job").write_text(f"#!/bin/bash\n{body}\n")
-        words = ("--parsable", f"--chdir={directory}", "--open-mode=append", "--output=out", *options.split())
-        self.id = slurm.slurm("env", *env, "sbatch", *words, directory / "job").strip()
-
-    def said(self) -> str:
-        return self.out.read_text() if self.out.exists() else ""
-
-    def field(self, name: str) -> str:
-        words = self._slurm.slurm("scontrol", "show", "job", "-o", self.id).split()
-        return next(word.partition("=")[2] for word in words if word.startswith(f"{name}="))
-
-    def until_said(self, words: str, seconds: float = 200) -> None:
-        def found():
-            state = self.field("JobState")
-            return words in self.said() or (state in ("FAILED", "CANCELLED", "COMPLETED") and pytest.fail(self.said()))
-
-        until(found, seconds, self.said)
-
-    def ended(self, seconds: float = 200) -> str:
-        """Its state at its end."""
-        over = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
-        return until(lambda: (s := self.field("JobState")) in over and s, seconds, self.said)
-
-
-def losses(text: str) -> list[float]:
-    (line,) = [line for line in text.splitlines() if line.startswith("loss")]
-    return [float(word) for word in line.split()[1:]]
-
-
-def nothing_left(slurm) -> bool:
-    return bool(until(lambda: not slurm.left() and slurm.idle(), 60, slurm.left))
 
 
 def seen(slurm, name: str, pattern: str) -> dict[str, str]:
@@ -169,7 +82,7 @@ def test_parameter_servers_and_workers_share_an_allocation(slurm, tmp_path):
     assert nothing_left(slurm)
 
 
-@pytest.mark.parametrize("command", [HFDT, NFDT], ids=["hfdt", "nfdt"])
+@BOTH
 def test_a_scripts_own_loop_runs_on_nodes(slurm, tmp_path, command):
     job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1", "RUN -q train.py", command, LOOP)
     assert job.ended() == "COMPLETED", job.said()
@@ -196,37 +109,21 @@ def test_salloc_on_a_login_host_trains_on_nodes_and_replaces_a_worker(slurm, tmp
     assert nothing_left(slurm)
 
 
-def test_an_array_of_jobs_and_the_slots_of_one_node(slurm, alone, tmp_path):
+@BOTH
+def test_an_array_of_jobs_and_the_slots_of_one_node(slurm, alone, tmp_path, command):
     line = "RUN --log-dir logs-$SLURM_ARRAY_TASK_ID train.py > out-$SLURM_ARRAY_TASK_ID 2>&1"
-    Job(slurm, tmp_path, "-N1 --ntasks=3 --array=1-2", line)
+    Job(slurm, tmp_path, "-N1 --ntasks=3 --array=1-2", line, command)
     outs = [tmp_path / f"out-{n}" for n in (1, 2)]
     until(lambda: all(out.exists() for out in outs) and slurm.idle(), 200, lambda: slurm.slurm("squeue"))
     for out in outs:
-        assert losses(out.read_text()) == pytest.approx(alone, rel=1e-4)
+        check_losses(command, out.read_text(), alone)
         assert "workers:     3" in out.read_text(), "its tasks, not the default of two"
     assert nothing_left(slurm)
 
 
-def test_a_requeued_job_resumes_to_the_same_numbers(slurm, alone, tmp_path):
-    lines = """
-        if [ -d runs/$SLURM_JOB_ID ]; then RUN --resume runs/$SLURM_JOB_ID
-        else RUN --run-dir runs/$SLURM_JOB_ID train.py go; fi
-    """
-    job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1 --requeue", lines)
-    job.until_said("epoch 2")
-    slurm.slurm("scontrol", "requeue", job.id)
-    until(lambda: job.field("JobState") == "PENDING", 60, lambda: job.field("JobState"))
-    until(lambda: not slurm.left(), 60, slurm.left)  # it is pending at once, and ends only then
-    job.go.touch()
-    slurm.slurm("scontrol", "update", f"JobId={job.id}", "StartTime=now")
-    assert job.ended() == "COMPLETED", job.said()
-    assert job.field("Restarts") == "1" and job.said().count("epoch 0") == 1, job.said()
-    assert losses(job.said()) == pytest.approx(alone, rel=1e-4)
-    assert nothing_left(slurm)
-
-
-def test_a_drained_node_finishes_its_job(slurm, alone, tmp_path):
-    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=2", "RUN -q train.py go")
+@BOTH
+def test_a_drained_node_finishes_its_job(slurm, alone, tmp_path, command):
+    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=2", "RUN -q train.py go", command)
     job.until_said("epoch 2")
     slurm.slurm("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
     try:
@@ -235,11 +132,11 @@ def test_a_drained_node_finishes_its_job(slurm, alone, tmp_path):
         assert job.ended() == "COMPLETED", job.said()
     finally:
         slurm.slurm("scontrol", "update", "NodeName=node2", "State=RESUME")
-    assert losses(job.said()) == pytest.approx(alone, rel=1e-4)
+    check_losses(command, job.said(), alone)
     assert nothing_left(slurm)
 
 
-@pytest.mark.parametrize("command", [HFDT, NFDT], ids=["hfdt", "nfdt"])
+@BOTH
 def test_a_cancelled_job_leaves_nothing(slurm, tmp_path, command):
     job = Job(slurm, tmp_path, "-N3 --ntasks-per-node=1", "RUN -q -np 2 train.py go", command)
     job.until_said("epoch 2")
@@ -260,8 +157,9 @@ def test_a_cancelled_step_ends_the_run_with_an_error(slurm, tmp_path):
     assert nothing_left(slurm)
 
 
-def test_a_node_whose_slurmd_dies_ends_the_job_and_leaves_nothing(slurm, tmp_path):
-    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=1 --no-requeue", "RUN -q train.py go")
+@BOTH
+def test_a_node_whose_slurmd_dies_ends_the_job_and_leaves_nothing(slurm, tmp_path, command):
+    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=1 --no-requeue", "RUN -q train.py go", command)
     job.until_said("epoch 2")
     slurm.kill_slurmd("node2")
     try:

@@ -1,0 +1,158 @@
+"""Starts mpirun for ranks of several hosts, so that only this user's processes can connect to mpirun and its daemons.
+
+`python -I -S hosts_mpirun.py MPIRUN [ARGUMENT...]` runs mpirun as its child, and ends as that ends. Its ports get the
+filters of local_mpirun.py. mpirun starts a daemon on each other host by ssh, and the daemon calls mpirun's port. Who
+calls from another host is not known to the kernel here, so three processes of this file work together:
+
+- `agent SOCKET HOST COMMAND` stands where mpirun expects ssh, and has ssh run the third around the daemon's command.
+- `daemon COMMAND`, on the other host, filters the daemon's ports, and prints the address and port from which this
+  user's daemon calls. Its output goes through ssh, which proves who prints.
+- The agent sends what is printed to a socket in a private directory. The first process then lets that connection
+  through.
+
+Up to 64 daemons call mpirun only, and not one another (the fan-out of PRRTE's tree), so no host calls a daemon's port.
+As long as mpirun runs, new connections are let through under the same conditions. The ports of MPI itself, by which
+ranks exchange tensors, are not filtered.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from fdt.security import own_sockets, tcp_sockets
+from hfdt.engine.local_mpirun import (
+    STRANGER,
+    UNFILTERED,
+    Caller,
+    PortFilters,
+    StrangerConnected,
+    end_as,
+    start_child,
+    watch,
+)
+
+SAYS = "calls mpirun from "  # begins the line of a daemon's address
+AGENT, ATTACHED = "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_leave_session_attached"
+POLL_S = 0.02, 0.5  # until the daemon has called mpirun, and then
+ANY = 1 << 30  # connections to one port
+_URI = re.compile(r"tcp://[\d.,]+:(\d+)")
+
+
+def run_mpirun(*argv: str) -> int:
+    """Run mpirun with filters; return its exit code."""
+    directory = tempfile.mkdtemp(prefix="fdt-mpirun-")
+    reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        reports.bind(f"{directory}/s")
+        reports.setblocking(False)
+        words = (sys.executable, "-I", "-S", __file__, "agent", f"{directory}/s", "-x")  # mpirun drops the last
+        os.environ[AGENT] = " ".join(words)
+        os.environ[ATTACHED] = "1"  # a daemon stays a child of the process that filters its ports
+        process = start_child(argv)
+        try:
+            watch(process, ANY, lambda: set(_heard(reports)))
+        except (OSError, AttributeError) as error:
+            print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
+        return process.wait()
+    finally:
+        reports.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _heard(reports: socket.socket) -> Iterator[Caller]:
+    while True:
+        try:
+            address, _, port = reports.recv(100).decode().partition(":")
+        except OSError:
+            return
+        yield address, int(port)
+
+
+def run_agent(path: str, *argv: str) -> int:
+    """Run a daemon's command on a host by ssh, and pass on from where the daemon calls; return ssh's exit code."""
+    host, *words = argv[1:] if argv[0] == "-x" else argv
+    remote = shlex.join((sys.executable, "-I", "-S", __file__, "daemon", " ".join(words)))  # as ssh joins words
+    process = start_child(("ssh", "-x", host, remote), stdout=subprocess.PIPE)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # mpirun ends ssh so
+    assert process.stdout is not None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports, process.stdout as said:
+        for line in said:
+            if line.startswith(SAYS.encode()):
+                reports.sendto(line.removeprefix(SAYS.encode()).strip(), path)
+            else:
+                os.write(1, line)
+    return process.wait()
+
+
+def run_daemon(command: str) -> int:
+    """Run a daemon's command, filter its ports, and print from where it calls mpirun; return its exit code."""
+    process = start_child(("sh", "-c", command))
+    ports = {int(port) for port in _URI.findall(command)}
+    filters: PortFilters | None = None
+    said: set[Caller] = set()
+    filtering = True
+    while process.poll() is None:
+        pid = _listening_child(process.pid)
+        for caller in _calls(pid, ports) - said if pid else ():
+            print(f"{SAYS}{caller[0]}:{caller[1]}", flush=True)
+            said.add(caller)
+        try:
+            if pid and filtering:
+                filters = filters or PortFilters(pid, ANY)
+                filters.update()
+        except StrangerConnected:
+            os.kill(pid, signal.SIGKILL)
+            print(STRANGER, file=sys.stderr, flush=True)
+        except (OSError, AttributeError) as error:
+            filtering = False
+            if Path(f"/proc/{pid}").exists():
+                print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
+        time.sleep(POLL_S[bool(said)])
+    return process.returncode
+
+
+def _listening_child(pid: int) -> int:
+    """Return the process that listens: this one, or the nearest that it has started; 0 where there is none."""
+    if _listens(pid):
+        return pid
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # ended meanwhile
+        return 0
+    return next(filter(None, map(_listening_child, map(int, children))), 0)
+
+
+def _calls(pid: int, ports: set[int]) -> set[Caller]:
+    """Return the ends of the connections that a process has to these ports."""
+    try:
+        own = own_sockets(pid)
+    except OSError:
+        return set()
+    return {s.local for s in tcp_sockets(pid) if s.inode in own and s.remote[1] in ports and not s.listens}
+
+
+def _listens(pid: int) -> bool:
+    try:
+        own = own_sockets(pid)
+    except OSError:
+        return False
+    return any(s.listens and s.inode in own for s in tcp_sockets(pid))
+
+
+if __name__ == "__main__":
+    first, *rest = sys.argv[1:]
+    if first == "agent":
+        end_as(run_agent(*rest))
+    end_as(run_daemon(*rest) if first == "daemon" else run_mpirun(first, *rest))

@@ -1,0 +1,100 @@
+"""Jobs of Slurm that are preempted, requeued or cancelled, by the batch script of the guide and others."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.namespaces import HFDT
+from tests.slurm.job import BOTH, Job, check_losses, losses, nothing_left, printed_alone
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(500)]
+STEPS = """
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(12_000, 8)).astype("float32")
+    y = (x.sum(1) > 0).astype("int32")
+
+    class Rows(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="rows")
+            self.total = self.add_weight(name="total", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.total.assign_add(keras.ops.sum(keras.ops.ones_like(y_pred[:, 0])))
+
+        def result(self):
+            return self.total
+
+    class Says(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            print("epoch", epoch, flush=True)
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss, metrics=[Rows()])
+    history = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[Says()]).history
+    print("loss", *[f"{value:.6f}" for value in history["loss"]])
+    print("rows", *map(int, history["rows"]), "steps", int(model.optimizer.iterations))
+"""
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "slurm.md"
+
+
+@pytest.fixture(scope="module")
+def steps_alone(tmp_path_factory):
+    """The losses of STEPS on one machine."""
+    return losses(printed_alone(tmp_path_factory.mktemp("steps"), STEPS))
+
+
+@BOTH
+def test_a_requeued_job_resumes(slurm, alone, tmp_path, command):
+    """HFDT to the same numbers. It is in a callback when it is signalled, and the cluster's KillWait is 10 s."""
+    lines = """
+        if [ -d runs/$SLURM_JOB_ID ]; then RUN --resume runs/$SLURM_JOB_ID
+        else RUN --grace-period 4s --run-dir runs/$SLURM_JOB_ID train.py go; fi
+    """
+    job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1 --requeue", lines, command)
+    job.until_said("epoch 2")
+    slurm.slurm("scontrol", "requeue", job.id)
+    job.starts_again()
+    assert job.ended() == "COMPLETED", job.said()
+    assert job.field("Restarts") == "1" and job.said().count("epoch 0") == 1, job.said()
+    check_losses(command, job.said(), alone)
+    assert nothing_left(slurm)
+
+
+def guides_job(slurm, directory: Path, command) -> Job:
+    """The batch script of the guide, after its first epoch; its steps are many."""
+    (script,) = [t for t in re.findall(r"```bash\n(.*?)```", GUIDE.read_text(), re.S) if "--signal=B:USR1" in t]
+    job = Job(slurm, directory, "-N2 --ntasks-per-node=1", script.replace("hfdt run", "RUN"), command, STEPS)
+    job.until_said("epoch 0", 300)
+    return job
+
+
+SIGNAL, REQUEUE = ("scancel", "--batch", "--signal=USR1"), ("scontrol", "requeue")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", [SIGNAL, REQUEUE], ids=["signal", "requeue"])
+@BOTH
+def test_the_guides_job_is_preempted_and_continues_from_its_step(slurm, steps_alone, tmp_path, command, how):
+    """Its time is over soon, or Slurm is told to requeue it."""
+    job = guides_job(slurm, tmp_path, command)
+    slurm.slurm(*how, job.id)
+    job.starts_again()
+    assert job.ended(400) == "COMPLETED" and job.field("Restarts") == "1", job.said()
+    saved = re.search(r"preempted by SIG(?:USR1|TERM): the run is saved up to step ([\d,]+) of epoch 2", job.said())
+    assert saved and f"continues from step {saved[1]} of epoch 2 of 2" in job.said(), job.said()
+    assert job.said().count("epoch 0") == 1 and "rows 12000 12000 steps 6000\n" in job.said(), job.said()
+    check_losses(command, job.said(), steps_alone)
+    assert nothing_left(slurm)
+
+
+def test_the_guides_job_that_is_cancelled_stays_so(slurm, tmp_path):
+    job = guides_job(slurm, tmp_path, HFDT)
+    slurm.slurm("scancel", job.id)
+    assert job.ended() == "CANCELLED"
+    assert nothing_left(slurm) and "the run is saved up to step" in job.said(), job.said()
+    assert (job.field("JobState"), job.field("Restarts")) == ("CANCELLED", "0")

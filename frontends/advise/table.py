@@ -18,7 +18,7 @@ from fdt.network import Cluster
 FILE = Path(__file__).with_name("table.json")
 NEAR = 3  # clusters of the table whose rows count
 OUTSIDE = 1.0  # a cluster that is farther from all of the table is outside of it: twice or half as many workers
-REACHED = 0.5  # an algorithm counts as one that arrives where this part of the near rows did
+REACHED = 0.5  # an algorithm counts as one that arrives where this part of the nearest rows, and of the near ones, did
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,18 @@ class Table:
         return min(self.rows, key=lambda row: row.place.distance(place)).cluster
 
     def batches(self, engine: str, algorithm: str, place: Place) -> Batches | None:
-        """Return the batches of an algorithm at a place; None where it did not arrive on most of the near clusters."""
+        """Return the batches of an algorithm at a place.
+
+        None: it did not arrive in most rows of the nearest clusters, or of the near ones. Advice that does not train
+        costs more than advice that is a little slower.
+        """
         rows = [row for row in self.rows if (row.engine, row.algorithm) == (engine, algorithm)]
         near = sorted({row.place.distance(place) for row in rows})[:NEAR]
         rows = [row for row in rows if near and row.place.distance(place) <= near[-1]]
         weights = np.array([1 / (0.1 + row.place.distance(place)) ** 2 for row in rows])
         arrived = np.array([row.batches is not None for row in rows], bool)
-        if not rows or weights[arrived].sum() < REACHED * weights.sum():
+        nearest = weights == weights.max(initial=0.0)
+        if not rows or arrived[nearest].mean() < REACHED or weights[arrived].sum() < REACHED * weights.sum():
             return None
         known = [row for row in rows if row.batches is not None]
         logs = np.log([row.batches for row in known if row.batches is not None])

@@ -89,6 +89,19 @@ def test_near_clusters_count_more():
     assert (five.least, five.most) == (2.0, 8.0)
 
 
+def test_an_algorithm_that_did_not_arrive_on_the_nearest_cluster_is_left_out():
+    """On twelve workers dana_dc was advised, which arrives with 8, and does not with 12 and 16."""
+    sixteen, eight = "nodes: [{count: 16}]", "nodes: [{count: 8}]"
+    known = [
+        row("nfdt", "asgd", 2.0, eight, "eight"),
+        row("nfdt", "asgd", 2.0, eight, "slow"),
+        row("nfdt", "asgd", 2.0),
+    ]
+    table = Table([*known, row("nfdt", "asgd", None, sixteen, "sixteen")])
+    found = {n: table.batches("nfdt", "asgd", Place(np.log2(n), 0, 0)) is not None for n in (4, 9, 12, 16)}
+    assert found == {4: True, 9: True, 12: False, 16: False}
+
+
 def test_a_cluster_outside_of_the_table_gets_no_answer():
     with pytest.raises(NoAnswer, match="no answer: the cluster is outside of the table; the nearest one is four"):
         rank(Table([row("nfdt", "asgd", 2.0)]), cluster("nodes: [{count: 9}]"), PROBE)

@@ -75,6 +75,8 @@ class ProcessIdentity:
             try:
                 process = os.pidfd_open(self.pid)
                 closing.callback(os.close, process)
+            except ProcessLookupError:
+                return
             except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no pidfd_open
                 if self.alive():
                     os.kill(self.pid, number)

@@ -208,14 +208,14 @@ class AttachedRun(DetachedRun):
         return not self._client.alive()
 
 
-def home() -> Path:
+def attached_home() -> Path:
     """Return the directory of this user's attached runs."""
     return runs.home().parent / "attached"
 
 
 def attached_runs() -> list[AttachedRun]:
     """Return this user's attached runs. Directories of runs that were killed are removed."""
-    place = home()
+    place = attached_home()
     found = (
         [AttachedRun(directory) for directory in place.iterdir() if is_private(directory)] if is_private(place) else []
     )
@@ -237,7 +237,7 @@ def registered(request: "RunRequest", noted: DetachedRun | None, logs: Path) -> 
         noted.write("logs", {"directory": str(logs)})
         yield noted
         return
-    run = AttachedRun(home() / f"{runs.stem(request.script)}-{os.getpid()}")
+    run = AttachedRun(attached_home() / f"{runs.stem(request.script)}-{os.getpid()}")
     try:
         yield run if _created(run, request, logs) else None
     finally:
@@ -248,8 +248,8 @@ def _created(run: AttachedRun, request: "RunRequest", logs: Path) -> bool:
     process = ProcessIdentity.of(os.getpid())
     command = request.said_command
     try:
-        home().mkdir(mode=0o700, parents=True, exist_ok=True)
-        if process is None or not is_private(home()):
+        attached_home().mkdir(mode=0o700, parents=True, exist_ok=True)
+        if process is None or not is_private(attached_home()):
             return False
         shutil.rmtree(run.directory, ignore_errors=True)  # of an earlier process with this number
         run.directory.mkdir(mode=0o700)

@@ -199,12 +199,14 @@ def _reported(
             code, why = _how_it_ended(error)
             raise
         finally:
-            if summary.failed:
-                logs.keep_files()
-            reporters.ended(code, why)
-            reporters.close()
-            if request.write_report is not None and request.log_dir is not None:
-                request.write_report(request.engine, logs.directory, request.quiet or failed)
+            try:
+                if summary.failed:
+                    logs.keep_files()
+                reporters.ended(code, why)
+                reporters.close()
+            finally:  # of a second Ctrl-C, too
+                if request.write_report is not None and request.log_dir is not None:
+                    request.write_report(request.engine, logs.directory, request.quiet or failed)
 
 
 def _note_logs(request: RunRequest, workers: int, logs: Logs, reporters: "Reporters") -> None:

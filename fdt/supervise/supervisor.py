@@ -119,7 +119,7 @@ class Supervisor:
 
     def _drop_unread(self) -> None:
         """Drop the blobs of unread messages from the client and from ended members. Elastic workers' messages stay."""
-        inbox = self.registry.inbox
+        inbox = self.registry.inbox  # this thread is its only reader
         for each in [inbox.get_nowait() for _ in range(inbox.qsize())]:
             if isinstance(each, MemberMessage) and not self.registry.is_elastic(each.role, each.rank):
                 self._drop(_blobs_of(each.what))

@@ -85,4 +85,4 @@ class PoolLauncher:
         hosts = self._pool.take(task.count)
         if all(is_here(host.name) for host in hosts):
             return choose_launcher(self._launcher, self._run_dir, task.count).start(task)
-        return HostsLauncher(self._run_dir, hosts, self._pool.routes, wrapper_over_hosts()).start(task)
+        return HostsLauncher(self._run_dir, hosts, self._pool.routes, wrapper_over_hosts(len(hosts))).start(task)

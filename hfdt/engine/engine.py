@@ -57,7 +57,7 @@ class HfdtEngine:
         elif placement is None:
             started_by = choose_launcher(launcher, run_dir, workers)
         else:
-            started_by = placement.workers(run_dir, workers, wrapper=wrapper_over_hosts())
+            started_by = placement.workers(run_dir, workers, wrapper=wrapper_over_hosts(len(placement.hosts)))
         self.blobs = blobs or LocalBlobs.create()
         self._owned = blobs is None
         # A killed rank's segments are removed with the engine, or with its job.

@@ -136,7 +136,10 @@ class GrowingCoordinator(RanksCoordinator):
         self._paused = False
         self._recovery.resize(size)
         self._recovery.verify()
-        return self._replayed().followed_by(Outcome(events=self._memberships(before, allot(hosts, size))))
+        outcome = self._replayed()
+        if self.failed:
+            return outcome
+        return outcome.followed_by(Outcome(events=self._memberships(before, allot(hosts, size))))
 
     def _memberships(self, before: Sequence[Host], after: Sequence[Host]) -> list[Event]:
         """Return an event for each host that comes or goes; the last says how the job goes on."""

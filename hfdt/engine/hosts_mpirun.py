@@ -11,11 +11,15 @@ calls from another host is not known to the kernel here, so three processes of t
   through.
 
 Up to 64 daemons call mpirun only, and not one another (the fan-out of PRRTE's tree), so no host calls a daemon's port.
+A daemon that mpirun's host sees under another address (NAT) is held. So users ask for these filters by a variable
+(HFDT_FILTER_PORTS).
 As long as mpirun runs, new connections are let through under the same conditions. The ports of MPI itself, by which
 ranks exchange tensors, are not filtered.
 """
 
+import contextlib
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -45,6 +49,8 @@ from hfdt.engine.local_mpirun import (
 
 SAYS = "calls mpirun from "  # begins the line of a daemon's address
 AGENT, ATTACHED = "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_leave_session_attached"
+WITHOUT_IPV6 = "PRTE_MCA_oob_tcp_disable_ipv6_family"
+MOST_HOSTS = 64  # of which each daemon is started by mpirun itself
 POLL_S = 0.02, 0.5  # until the daemon has called mpirun, and then
 ANY = 1 << 30  # connections to one port
 _URI = re.compile(r"tcp://[\d.,]+:(\d+)")
@@ -52,14 +58,16 @@ _URI = re.compile(r"tcp://[\d.,]+:(\d+)")
 
 def run_mpirun(*argv: str) -> int:
     """Run mpirun with filters; return its exit code."""
-    directory = tempfile.mkdtemp(prefix="fdt-mpirun-")
+    directory = tempfile.mkdtemp(prefix="fdt-mpirun-", dir="/tmp")  # a short path without spaces and colons
     reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         reports.bind(f"{directory}/s")
         reports.setblocking(False)
         words = (sys.executable, "-I", "-S", __file__, "agent", f"{directory}/s", "-x")  # mpirun drops the last
         os.environ[AGENT] = " ".join(words)
-        os.environ[ATTACHED] = "1"  # a daemon stays a child of the process that filters its ports
+        os.environ[WITHOUT_IPV6] = os.environ[ATTACHED] = (
+            "1"  # a daemon stays a child of the process that filters its ports
+        )
         process = start_child(argv)
         try:
             watch(process, ANY, lambda: set(_heard(reports)))
@@ -90,7 +98,8 @@ def run_agent(path: str, *argv: str) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports, process.stdout as said:
         for line in said:
             if line.startswith(SAYS.encode()):
-                reports.sendto(line.removeprefix(SAYS.encode()).strip(), path)
+                with contextlib.suppress(OSError):  # mpirun has ended
+                    reports.sendto(line.removeprefix(SAYS.encode()).strip(), path)
             else:
                 os.write(1, line)
     return process.wait()
@@ -98,7 +107,7 @@ def run_agent(path: str, *argv: str) -> int:
 
 def run_daemon(command: str) -> int:
     """Run a daemon's command, filter its ports, and print from where it calls mpirun; return its exit code."""
-    process = start_child(("sh", "-c", command))
+    process = start_child((pwd.getpwuid(os.getuid()).pw_shell or "sh", "-c", command))  # mpirun writes for that shell
     ports = {int(port) for port in _URI.findall(command)}
     filters: PortFilters | None = None
     said: set[Caller] = set()
@@ -106,7 +115,7 @@ def run_daemon(command: str) -> int:
     while process.poll() is None:
         pid = _listening_child(process.pid)
         for caller in _calls(pid, ports) - said if pid else ():
-            print(f"{SAYS}{caller[0]}:{caller[1]}", flush=True)
+            print(f"\n{SAYS}{caller[0]}:{caller[1]}", flush=True)
             said.add(caller)
         try:
             if pid and filtering:

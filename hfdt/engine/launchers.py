@@ -14,8 +14,9 @@ from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from hfdt.engine import hosts_mpirun, local_mpirun
 from hfdt.engine.rendezvous import LOOPBACK, gloo_variables, start_rendezvous
 
-OPEN_MPI = 5  # the first version whose daemons are PRRTE's
-_SSH_OF_MPIRUN = re.compile(r"_MCA_plm_[rs]sh_(agent|args)$")  # settings of the user's, or of Kubernetes' operator
+FILTER_PORTS = "HFDT_FILTER_PORTS"  # "1": mpirun over hosts gets filters
+OPEN_MPI = 5
+_STARTS_DAEMONS = re.compile(r"^SLURM_JOB_ID$|_MCA_plm$|_MCA_(plm|pls|prte)_[rs]sh_(agent|args)$")
 
 
 def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
@@ -39,18 +40,36 @@ def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
     return GlooLauncher(run_dir)
 
 
-def wrapper_over_hosts() -> Sequence[str]:
-    """Return the command that runs mpirun over hosts with filters at its ports; () where that is not possible.
+def wrapper_over_hosts(hosts: int) -> Sequence[str]:
+    """Return the command that runs mpirun over hosts with filters at its ports; () where the user does not ask for it.
 
-    It knows Open MPI from 5 on and ssh. In a Slurm allocation mpirun starts its daemons by srun.
+    It knows Open MPI 5, whose daemons are PRRTE's, ssh, and addresses that all hosts see alike.
+
+    Args:
+        hosts: The number of hosts.
+
+    Raises:
+        UserError: The filters are asked for, and cannot be had.
     """
-    mpirun, own = find_mpirun(), (sys.executable, "-I", "-S", hosts_mpirun.__file__)
-    taken = "SLURM_JOB_ID" in os.environ or any(map(_SSH_OF_MPIRUN.search, os.environ))
-    if mpirun is None or taken or any(set(" :") & set(word) for word in own):
+    if os.environ.get(FILTER_PORTS, "0") in ("", "0"):
         return ()
-    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    taken = next(filter(_STARTS_DAEMONS.search, os.environ), None)
+    own = (sys.executable, "-I", "-S", hosts_mpirun.__file__)
+    mpirun, said = find_mpirun(), ""
+    if mpirun is not None:
+        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     version = re.search(r"Open MPI\D+(\d+)", said)
-    return own if version and int(version[1]) >= OPEN_MPI else ()
+    if taken is not None:
+        obstacle = f"ssh without settings of its own, and {taken} is set"
+    elif version is None or int(version[1]) != OPEN_MPI:
+        obstacle = f"Open MPI {OPEN_MPI}. Received: {said.partition(chr(10))[0] or 'no mpirun'}"
+    elif any(set(" :") & set(word) for word in own):
+        obstacle = f"paths without spaces and colons. Received: {' '.join(own)}"
+    elif hosts > hosts_mpirun.MOST_HOSTS:
+        obstacle = f"at most {hosts_mpirun.MOST_HOSTS} hosts. Received: {hosts}"
+    else:
+        return own
+    raise UserError(f"{FILTER_PORTS}=1 needs {obstacle}")
 
 
 class GlooLauncher:

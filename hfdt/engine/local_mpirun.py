@@ -12,6 +12,7 @@ system forbids that, as most containers do, mpirun runs without filters and its 
 A connection is held after its SYN until its owner is known: the caller's kernel repeats its first data after 0.2 s.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -35,7 +36,7 @@ START_S = 30.0
 STRANGER = "a process of another user connected to mpirun's port before it was filtered, so the run was ended"
 UNFILTERED = "mpirun's ports are not filtered, other users of this machine and of its network can reach them"
 _GETFD = 438  # the system call pidfd_getfd, by the same number on every architecture but Alpha
-_SO_ATTACH_FILTER = 26
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _SYN = 0x02  # a flag in byte 13 of a TCP header
 _IP_SOURCE = 0xFFF0000C  # SKF_NET_OFF + 12: the source address in an IPv4 header
@@ -103,6 +104,12 @@ class PortFilters:
                     self._take(each, descriptors[each.inode])
                 self._admit(each, sockets)
 
+    def release(self) -> None:
+        """Remove the filters: one that is no longer updated would hold this user's connections, too."""
+        for taken in self._filtered.values():
+            with contextlib.suppress(OSError):
+                taken.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+
     def close(self) -> None:
         """Release the sockets; their filters stay."""
         for each in self._filtered.values():
@@ -125,8 +132,8 @@ class PortFilters:
         return [s for s in sockets if s.inode and s.uid == os.geteuid() and s.remote[1] == to.local[1]]
 
     def _admit(self, each: TcpSocket, sockets: Iterable[TcpSocket]) -> None:
-        own = (s.local for s in self._own(sockets, each) if len(s.local[0]) == len("7F000001"))
-        callers = sorted(self.vouched.union(own))
+        own = {s.local for s in self._own(sockets, each)}
+        callers = sorted(c for c in self.vouched | own if len(c[0]) == len("7F000001"))
         if callers != self._callers.get(each.inode):
             self._callers[each.inode] = callers
             attach(self._filtered[each.inode], program(callers, more=True))
@@ -163,6 +170,9 @@ def watch(
     except StrangerConnected:
         process.kill()
         print(STRANGER, file=sys.stderr)
+    except OSError:
+        filters.release()
+        raise
     finally:
         filters.close()
 

@@ -74,9 +74,14 @@ def gone(processes, within_s):
     return True
 
 
-@pytest.mark.parametrize("training", [IGNORED], ids=["background"], indirect=True)
+@pytest.mark.parametrize(
+    ("engine", "training"),
+    [("hfdt", IGNORED), ("nfdt", [])],
+    ids=["hfdt in the background", "nfdt in the foreground"],
+    indirect=["training"],
+)
 def test_ctrl_c_is_one_line_and_exit_130(engine, training):
-    """In the background; both commands reset SIGINT first, which tests/single/test_signals.py holds of either start."""
+    """One start for each engine: both reset SIGINT first, which tests/single/test_signals.py holds of either start."""
     workers = members(training.pid, f"{engine}.worker.process")
     assert len(workers) == 2
     training.send_signal(signal.SIGINT)

@@ -192,18 +192,18 @@ def losses(text: str) -> list[float]:
 
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(
-    ("command", "words", "where"),
+    ("settings", "command", "words", "where"),
     [
-        (HFDT, (), ("-H", "host2:1,host3:1")),
-        (NFDT, ("--algorithm", "ssgd", "--ps", "1"), ("-H", "host1:1,host2:1,host3:1")),
+        (["HFDT_FILTER_PORTS=1"], HFDT, (), ("-H", "host2:1,host3:1")),
+        ([], NFDT, ("--algorithm", "ssgd", "--ps", "1"), ("-H", "host1:1,host2:1,host3:1")),
     ],
     ids=["hfdt", "nfdt"],
 )
-def test_a_run_over_hosts_has_the_results_of_one_host(hosts, script, command, words, where):
+def test_a_run_over_hosts_has_the_results_of_one_host(hosts, script, settings, command, words, where):
     here = losses(hosts.run(*command, "run", "-q", "-np", 2, *words, script))
     before = hosts.crossed()
     with hosts.listening("host3") as heard:
-        there = losses(hosts.run(*command, "run", "-q", "-np", 2, *words, *where, script))
+        there = losses(hosts.run(*settings, *command, "run", "-q", "-np", 2, *words, *where, script))
     assert there == pytest.approx(here, rel=1e-5)
     said = heard.read_bytes()
     assert b"member.fdt" in said, "whom its TLS asks for"

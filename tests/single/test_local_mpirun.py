@@ -151,25 +151,47 @@ def test_a_rank_of_gloo_checks_who_is_at_the_other_end(monkeypatch):
                 collectives._check_peers(opened)
 
 
-def test_over_hosts_mpirun_has_filters_where_ssh_starts_its_daemons(monkeypatch):
+def test_over_hosts_mpirun_has_filters_where_the_user_asks_for_them(monkeypatch):
     version = ["mpirun (Open MPI) 5.0.11"]
     monkeypatch.setattr(launchers, "find_mpirun", lambda: "mpirun")
     monkeypatch.setattr(launchers.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=version[0]))
-    others = ("SLURM_JOB_ID", hosts_mpirun.AGENT, "OMPI_MCA_plm_rsh_args")
-    for name in others:
-        monkeypatch.delenv(name, raising=False)
-    assert hosts_mpirun.__file__ in launchers.wrapper_over_hosts()
-    for name in others:
+    for name in filter(launchers._STARTS_DAEMONS.search, list(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.delenv(launchers.FILTER_PORTS, raising=False)
+    assert launchers.wrapper_over_hosts(2) == ()
+    monkeypatch.setenv(launchers.FILTER_PORTS, "1")
+    assert hosts_mpirun.__file__ in launchers.wrapper_over_hosts(2)
+    with pytest.raises(UserError, match="HFDT_FILTER_PORTS=1 needs at most 64 hosts. Received: 65"):
+        launchers.wrapper_over_hosts(65)
+    for name in ("SLURM_JOB_ID", hosts_mpirun.AGENT, "OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "7")
-            assert launchers.wrapper_over_hosts() == ()
-    for version[0] in ("mpirun (Open MPI) 4.1.6", "HYDRA build details:\n    Version:  4.2"):
-        assert launchers.wrapper_over_hosts() == ()
+            with pytest.raises(UserError, match=f"needs ssh without settings of its own, and {name} is set"):
+                launchers.wrapper_over_hosts(2)
+    for version[0] in ("mpirun (Open MPI) 4.1.6", "mpirun (Open MPI) 6.0.0", "HYDRA build details:"):
+        with pytest.raises(UserError, match="needs Open MPI 5. Received: "):
+            launchers.wrapper_over_hosts(2)
+
+
+def test_filters_that_cannot_be_updated_are_removed():
+    """A filter of an earlier state would hold ranks that connect later, without end and without a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        filters = local_mpirun.PortFilters.__new__(local_mpirun.PortFilters)
+        filters._filtered = {1: listening}
+        local_mpirun.attach(listening, local_mpirun.program([], more=False))
+        with socket.socket() as caller:
+            caller.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                caller.connect(listening.getsockname())
+        filters.release()
+        with socket.create_connection(listening.getsockname(), timeout=60):
+            pass
 
 
 def test_a_daemon_says_from_where_it_calls_and_its_end_is_the_wrappers(capfd):
     """Its stand-in calls a port that its command names, as prted's names mpirun's."""
     with socket.create_server(("127.0.0.1", 0)) as mpirun:
+        mpirun.settimeout(60)
         port = mpirun.getsockname()[1]
         code = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); " + (
             f"c = socket.create_connection(('127.0.0.1', {port})); c.recv(1); sys.exit(3)"
@@ -178,6 +200,7 @@ def test_a_daemon_says_from_where_it_calls_and_its_end_is_the_wrappers(capfd):
         command = f"exec {sys.executable} -I -S -c {shlex.quote(code)} 'x.0;tcp://10.0.0.1,127.0.0.1:{port}:24'"
         with subprocess.Popen((*argv, command), stdout=subprocess.PIPE, text=True) as running:
             called, (_, caller) = mpirun.accept()
+            assert running.stdout.readline() == "\n", "a shell's own words may stand before, without an end"
             assert running.stdout.readline() == f"{hosts_mpirun.SAYS}0100007F:{caller}\n"
             called.close()
             assert running.wait(60) == 3

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from fdt import runs
 from fdt.cli import RunRequest
-from fdt.cli.detach import attached_runs, home, registered
+from fdt.cli.detach import attached_home, attached_runs, registered
 from fdt.runs import ProcessIdentity, space
 from fdt.service.member import ENGINE_VARIABLE
 from frontends.ui import live, server
@@ -325,9 +325,9 @@ def test_stop_ends_the_client_and_needs_the_token(ui, process, tmp_path):
 
 def test_runs_of_a_killed_command_are_removed_and_of_one_without_a_home_there_are_none(process, tmp_path, monkeypatch):
     client = process()
-    home().mkdir(parents=True, mode=0o700)
-    (home() / "train-1").mkdir(mode=0o700)
-    run = live.AttachedRun(home() / "train-1")
+    attached_home().mkdir(parents=True, mode=0o700)
+    (attached_home() / "train-1").mkdir(mode=0o700)
+    run = live.AttachedRun(attached_home() / "train-1")
     run.write("run", {"space": space()})
     run.write("processes", {"client": asdict(ProcessIdentity.of(client.pid))})
     assert [each.name for each in attached_runs()] == ["train-1"]

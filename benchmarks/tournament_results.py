@@ -45,7 +45,7 @@ HFDT = (
     "coded(placement='cyclic')",
 )
 EXACT = (HFDT[0], HFDT[-1])  # one machine's numbers at any number of ranks
-NOT_RUN = "not run"
+NOT_RUN, ALONE = "not run", "python"
 CLUSTERS = harness.ROOT / "benchmarks/clusters"
 NAMES = ("equal", "unequal", "slow-link", "terminal-edge-cloud", "fluctuating", "equal-4", "equal-16")
 HELD_OUT = ("six-unequal", "twelve-slow-link", "ten-fluctuating", "five-layered", "two-fast")
@@ -154,15 +154,18 @@ def write_table(stored: Stored, file: Path) -> None:
 
 
 def judge(stored: Stored, tasks: Sequence[str]) -> None:
-    """Print the advice beside the measured order, on held-out clusters, and on each of the table's without its rows."""
+    """Print the advice beside the measured order, on held-out clusters, and on each of the table's without its rows.
+
+    One machine is in the order: where no algorithm is expected to be faster, the advice is to train on it.
+    """
     whole, rows = Table(rows_of_table(stored)), []
     for task in tasks:
         for cluster in (*HELD_OUT, *NAMES):
             found = {
                 f"{row['engine']} {row['algorithm']}": row["of_alone"] for row in table_rows(stored, task, cluster)
             }
-            measured = {name: time for name, time in found.items() if time is not None}
-            if len(measured) > 2:
+            measured = {name: time for name, time in found.items() if time is not None} | {ALONE: 1.0}
+            if len(measured) > 3:
                 rows.append(_judged(whole.without([cluster]), task, cluster, measured, stored))
     heads = ("cluster", "advised", "its place", "expected", "measured", "best", "its time", "sure")
     harness.table("Advice on clusters that the table lacks; times over one machine's", heads, rows)
@@ -183,8 +186,9 @@ def _judged(known: Table, task: str, cluster: str, measured: dict[str, float], s
     except UserError as error:
         return [name, str(error).partition(":")[0], *["-"] * 6]
     first, order = found.candidates[0], sorted(measured, key=lambda each: measured[each])
-    advised, best = f"{first.engine} {first.algorithm}", order[0]
-    was_run = any((r.engine, r.algorithm, r.cluster) == (first.engine, first.algorithm, cluster) for r in stored.runs)
+    advised = f"{first.engine} {first.algorithm}" if first.time < 1 else ALONE
+    key, best = (first.engine, first.algorithm, cluster), order[0]
+    was_run = any((r.engine, r.algorithm, r.cluster) == key for r in stored.runs)
     place = str(order.index(advised) + 1) if advised in order else "not reached" if was_run else NOT_RUN
     own = f"{measured[advised]:.2f}" if advised in order else "-"
-    return [name, advised, place, f"{first.time:.2f}", own, best, f"{measured[best]:.2f}", found.sure]
+    return [name, advised, place, f"{min(first.time, 1.0):.2f}", own, best, f"{measured[best]:.2f}", found.sure]

@@ -244,7 +244,6 @@ class TimedChannels(LaneChannels):
     Args:
         channels: As in LaneChannels.
         owned: As in LaneChannels.
-        spans: Receives the spans.
         patience_s: As in LaneChannels.
         spans: Receives the spans.
         lane: Number of the lane within the worker.

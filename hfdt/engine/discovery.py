@@ -39,6 +39,7 @@ class DiscoveryScript:
     def __init__(self, path: Path, timeout_s: float = SCRIPT_S) -> None:
         self._path, self._timeout_s = path, timeout_s
         self._running: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def hosts(self) -> list[Host]:
         """Run the script; return the hosts that it printed, perhaps none.
@@ -59,7 +60,11 @@ class DiscoveryScript:
         return _hosts(printed.decode(errors="replace"))
 
     def close(self) -> None:
-        """Kill the script if it runs, with its children."""
+        """Kill the script, with its children, if it runs or is being started by another thread."""
+        self._closed = True
+        self._kill()
+
+    def _kill(self) -> None:
         if self._running is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._running.pid, signal.SIGKILL)
@@ -77,20 +82,22 @@ class DiscoveryScript:
 
         def give_up() -> None:
             late.set()
-            self.close()
+            self._kill()
 
         patience = threading.Timer(self._timeout_s, give_up)
         patience.start()
         try:
             with running:
+                if self._closed:  # before there was a process to kill
+                    self._kill()
                 assert running.stdout is not None
                 printed = running.stdout.read(ROOM + 1)
                 if len(printed) > ROOM:
-                    self.close()
+                    self._kill()
                 return printed, running.wait(), late.is_set()
         finally:
             patience.cancel()
-            self.close()  # its children
+            self._kill()  # its children
             self._running = None
 
 

@@ -21,6 +21,7 @@ WALL_CLOCK = {  # whoever reads a record, a certificate, a table, or a run's dir
     "fdt/launch/probe.py",
     "fdt/report/records.py",
     "fdt/runs.py",
+    "fdt/security/auth.py",
     "fdt/security/authority.py",
     "fdt/timeline.py",
 }

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 import threading
 
 import click.testing
@@ -195,6 +196,20 @@ def test_a_script_that_hangs_is_killed_with_the_run(script, tmp_path):
     running.close()
     thread.join(60)
     assert found == ["ended"]
+
+
+def test_a_script_that_is_being_started_when_the_run_ends_is_killed(script, monkeypatch):
+    running = DiscoveryScript(script("#!/bin/sh\nsleep 600"), timeout_s=600)
+    start = subprocess.Popen
+
+    def started(*args, **kwargs):
+        process = start(*args, **kwargs)
+        running.close()  # of another thread, which does not know the process yet
+        return process
+
+    monkeypatch.setattr(discovery.subprocess, "Popen", started)
+    with pytest.raises(UserError, match="signal 9"):
+        running.hosts()
 
 
 def test_after_the_start_a_failing_script_changes_nothing(pool, monkeypatch):

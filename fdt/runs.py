@@ -75,9 +75,7 @@ class ProcessIdentity:
             try:
                 process = os.pidfd_open(self.pid)
                 closing.callback(os.close, process)
-            except ProcessLookupError:
-                return
-            except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no pidfd_open
+            except (AttributeError, OSError):  # it has ended; or an old kernel, a sandbox, conda's Python without it
                 if self.alive():
                     os.kill(self.pid, number)
                 return

@@ -177,16 +177,18 @@ def died_of(cause: str, log: Path, rank: int | None = None) -> str:
     Where mpirun gave no reason for a failure of MPI_Init, Open MPI's settings in the environment are returned, too.
     """
     raised, within = "", False
-    for line in tail(log, rank, lines=LOOKED_AT).splitlines():
+    lines = tail(log, rank, lines=LOOKED_AT).splitlines()
+    for line in lines:
         if line.startswith("Traceback (most recent call last)"):
             within = True
         elif within and line.strip() and not line.startswith(" "):
             raised, within = line.strip(), False
-    failed = _MPI_INIT.search(tail(log, rank))
+    end = "\n".join(lines[-TAIL_LINES:])
+    failed = _MPI_INIT.search(end)
     if failed is not None and ": " not in cause:
         settings = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("OMPI_MCA_"))
         return f"{cause}: {failed[1]}{settings and f' with {settings}'}"
-    told = raised and not cause.startswith("signal") and raised in tail(log, rank)
+    told = raised and not cause.startswith("signal") and raised in end
     return f"{cause} ({raised})" if told else cause
 
 

@@ -88,7 +88,6 @@ class RanksCoordinator:
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
-        self._recovery.verify()
         how = self._recovery.lose()
         member = f"a {role}" if rank is None else f"{role} {rank}"
         return self._again(failure, how, member, "restarted") if how else self.fail(failure)
@@ -98,7 +97,6 @@ class RanksCoordinator:
         if not self._job:
             self._short_early = room, failure
             return Outcome()
-        self._recovery.verify()
         missing = self._recovery.size - room
         how = self._recovery.shrink(room)
         if not how:

@@ -77,7 +77,6 @@ class GrowingCoordinator(RanksCoordinator):
             return super().lost(role, rank, failure)
         if not self._pool.gone():
             self._pool.lost(rank)
-        recovery.verify()
         size, member = self._limits.size(self._pool.available()), f"a {role}" if rank is None else f"{role} {rank}"
         if size >= self._limits.least:
             recovery.resize(size)
@@ -135,7 +134,6 @@ class GrowingCoordinator(RanksCoordinator):
             return self._pause()
         self._paused = False
         self._recovery.resize(size)
-        self._recovery.verify()
         outcome = self._replayed()
         if self.failed:
             return outcome

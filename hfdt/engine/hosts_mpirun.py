@@ -43,8 +43,8 @@ from hfdt.engine.local_mpirun import (
     PortFilters,
     StrangerConnected,
     end_as,
+    run_filtered,
     start_child,
-    watch,
 )
 
 SAYS = "calls mpirun from "  # begins the line of a daemon's address
@@ -68,12 +68,7 @@ def run_mpirun(*argv: str) -> int:
         os.environ[WITHOUT_IPV6] = os.environ[ATTACHED] = (
             "1"  # a daemon stays a child of the process that filters its ports
         )
-        process = start_child(argv)
-        try:
-            watch(process, ANY, lambda: set(_heard(reports)))
-        except (OSError, AttributeError) as error:
-            print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
-        return process.wait()
+        return run_filtered(argv, ANY, lambda: set(_heard(reports)))
     finally:
         reports.close()
         shutil.rmtree(directory, ignore_errors=True)

@@ -185,6 +185,22 @@ def start_child(argv: Sequence[str], stdout: int | None = None) -> "subprocess.P
     return subprocess.Popen(argv, stdout=stdout, preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGTERM))
 
 
+def run_filtered(argv: Sequence[str], expected: int, reported: Callable[[], Iterable[Caller]] = lambda: ()) -> int:
+    """Run a process whose ports are filtered where the system permits it; return its exit code.
+
+    Args:
+        argv: The command.
+        expected: How many connections to one port to let through.
+        reported: As in `watch`.
+    """
+    process = start_child(argv)
+    try:
+        watch(process, expected, reported)
+    except (OSError, AttributeError) as error:
+        print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
+    return process.wait()
+
+
 def end_as(code: int) -> NoReturn:
     """End this process as a child ended that has this return code."""
     if code < 0:
@@ -196,12 +212,7 @@ def end_as(code: int) -> NoReturn:
 
 def main(*argv: str) -> None:
     """Run mpirun and end as it ends."""
-    process = start_child(argv)
-    try:
-        watch(process, int(argv[argv.index("-np") + 1]))
-    except (OSError, AttributeError) as error:
-        print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
-    end_as(process.wait())
+    end_as(run_filtered(argv, int(argv[argv.index("-np") + 1])))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class RankRecovery:
         self.restarts = self.used = 0
         self.elastic = elastic
         self.note = ""  # why losses end this job although recovery was requested
-        self.since = self._epoch_end = "the beginning"  # the point from which ranks restart; that of `_kept`
+        self._epoch_end = "the beginning"  # the name of `_kept`
         self._damaged = ""  # the last commit that was found damaged
         self._blobs, self._checksums = blobs, dict[str, int]()
         self._setup = Command()
@@ -73,8 +73,16 @@ class RankRecovery:
         """Whether a loss may restart all ranks."""
         return self.used < self.restarts
 
+    @property
+    def since(self) -> str:
+        """The point from which ranks restart."""
+        if self._begin is None:
+            return self._epoch_end
+        return f"step {self._begin.step:,} of epoch {self._begin.epoch + 1}"
+
     def resize(self, size: int) -> None:
         """Set the number of ranks that `replay` is for."""
+        self._verify()
         self.size = size
 
     def commit(self, epoch: int, state: State) -> None:
@@ -83,8 +91,7 @@ class RankRecovery:
             return
         kept = State(model=self._keep(state.model), optimizer=self._keep(state.optimizer))
         self.drop()
-        self._kept, self.since = kept, f"the end of epoch {epoch + 1}"
-        self._epoch_end = self.since
+        self._kept, self._epoch_end = kept, f"the end of epoch {epoch + 1}"
 
     def commit_step(self, commit: Commit) -> None:
         """Store a state within an epoch."""
@@ -95,10 +102,10 @@ class RankRecovery:
         self._begin.CopyFrom(commit)
         for ref in blobs_in(self._begin):
             ref.CopyFrom(self._keep(ref))
-        self.since = f"step {commit.step:,} of epoch {commit.epoch + 1}"
 
     def lose(self) -> str:
         """Handle the loss of a rank: return how the job continues, perhaps with fewer ranks; "" where it cannot."""
+        self._verify()
         if self.restart_left:
             self.used += 1
             return f"all workers restart from {self.since}, restart {self.used} of {self.restarts}"
@@ -111,17 +118,11 @@ class RankRecovery:
         """Handle a start with `room` ranks only: return how the job continues with them; "" where they are too few."""
         if not self.least <= room < self.size:
             return ""
-        self.size = room
+        self.resize(room)
         return f"training continues from {self.since}, with -np {room}"
 
-    def verify(self) -> None:
-        """Drop a damaged commit within an epoch: ranks then restart from the epoch's beginning."""
-        if self._begin is not None and not self._is_whole(self._begin):
-            self._damaged, self.since = self.since, self._epoch_end
-            self._drop_begin()
-
     def pop_damaged(self) -> str:
-        """Return the name of a commit that `verify` dropped, once; "" where there is none."""
+        """Return the name of a damaged commit that was dropped, once; "" where there is none."""
         damaged, self._damaged = self._damaged, ""
         return damaged
 
@@ -159,11 +160,17 @@ class RankRecovery:
             self._remove(self._begin)
         self._begin = None
 
+    def _verify(self) -> None:
+        """Drop a damaged commit within an epoch: ranks then restart from the epoch's beginning."""
+        if self._begin is not None and not self._is_whole(self._begin):
+            self._damaged = self.since
+            self._drop_begin()
+
     def _keep(self, ref: BlobRef) -> BlobRef:
         kept = self._blobs.keep(ref)
         try:
             self._checksums[kept.id] = zlib.crc32(self._blobs.get(kept))
-        except KeyError:  # shorter than the rank said: verify() names it
+        except KeyError:  # shorter than the rank said: it is not whole
             self._checksums[kept.id] = -1
         return kept
 

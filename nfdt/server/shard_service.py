@@ -190,8 +190,7 @@ class ShardService:
     def _leave(self, rank: int) -> None:
         self._execute(self.scheduler.leave(*self._lanes_of(rank)))
         for lane in self._lanes_of(rank):
-            replies = self._replies.pop(lane, None)
-            if replies is not None:
+            if (replies := self._replies.pop(lane, None)) is not None:
                 replies.put(None)
 
     def _lanes_of(self, rank: int) -> range:

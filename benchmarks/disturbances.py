@@ -117,11 +117,7 @@ class Disturbance:
 
     prepare: Callable[[Aftermath, str], Prepared]
     strike: Callable[[psutil.Process, Aftermath], float | None]
-    promised: Sequence[str] = (
-        "was lost: ",
-        "lost its connection to another worker",
-        "does not answer; check the network",
-    )
+    promised: Sequence[str] = LOST
 
 
 DISTURBANCES = {

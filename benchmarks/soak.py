@@ -40,11 +40,11 @@ def main() -> None:
     parser.add_argument("--reference-minutes", type=float, help="of the undisturbed run  [default: a sixth]")
     parser.add_argument("--every", type=float, default=20.0, help="seconds between kills")
     parser.add_argument("--engine", choices=ENGINES, default="nfdt")
-    parser.add_argument("--ps", type=int, help="server shards of NFDT")
+    parser.add_argument("--ps", type=int, default=1, help="server shards of NFDT")
     parser.add_argument("--out", type=Path, help="also write what was measured there, as JSON")
     given = parser.parse_args()
     command = [given.engine, "run", *ENGINES[given.engine], "--restarts", "100000"]
-    command += ["--ps", str(given.ps)] if given.ps else []
+    command += ["--ps", str(given.ps)] if given.engine == "nfdt" else []
     disturbed, samples = soak(command, given.minutes, given.every)
     reference, _ = soak(command, given.reference_minutes or given.minutes / 6, math.inf)
     if given.out:

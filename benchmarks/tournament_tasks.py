@@ -68,9 +68,7 @@ class SmallCnn:
         p2, back2 = _convolved(p1, w[2], w[3])
         flat = p2.reshape(n, -1)
         hidden = np.maximum(flat @ w[4] + w[5], 0)
-        top = _softmax(hidden @ w[6] + w[7])
-        top[np.arange(n), y] -= 1
-        top /= n
+        top = _of_logits(hidden @ w[6] + w[7], y)
         below = (top @ w[6].T) * (hidden > 0)
         k2, b2, inner = back2((below @ w[4].T).reshape(p2.shape))
         k1, b1, _ = back1(inner)
@@ -90,9 +88,13 @@ def uniform(shapes: Sequence[tuple[int, ...]], seed: int) -> Weights:
     return [rng.uniform(-a, a, s).astype(np.float32) for a, s in zip(limits, shapes, strict=True)]
 
 
-def _softmax(x: Any) -> Any:
-    e = np.exp(x - x.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
+def _of_logits(logits: Any, y: Any) -> Any:
+    """Return the gradient of the mean cross-entropy by the logits."""
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    found = e / e.sum(1, keepdims=True)
+    found[np.arange(len(y)), y] -= 1
+    found /= len(y)
+    return found
 
 
 def _convolved(x: Any, kernel: Any, bias: Any) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
@@ -133,9 +135,7 @@ class MeanOfWords:
     def gradient(self, w: Weights, x: Any, y: Any) -> Weights:
         """Return the gradient of the mean cross-entropy."""
         known, mean, hidden, top = self._forward(w, x)
-        top = _softmax(top)
-        top[np.arange(len(x)), y] -= 1
-        top /= len(x)
+        top = _of_logits(top, y)
         below = (top @ w[3].T) * (hidden > 0)
         words = np.zeros_like(w[0])
         each = (below @ w[1].T) / known.sum(1)

@@ -19,15 +19,14 @@ class Softmax:
 
     def value(self, w: Vector) -> tuple[float, Vector]:
         """Return O_i and its gradient."""
-        logits = self.x @ w.reshape(-1, CLASSES).astype(np.float32)
+        logits = self._times(w)
         logits -= logits.max(axis=1, keepdims=True)
         p = np.exp(logits)
         total, rows = p.sum(axis=1), np.arange(len(self.y))
         loss = float(np.mean(np.log(total) - logits[rows, self.y], dtype=np.float64))
         p /= total[:, None]
         p[rows, self.y] -= 1
-        gradient = (self.x.T @ p).astype(np.float64).ravel() / len(self.y)
-        return loss + PENALTY / 2 * float(w @ w), gradient + PENALTY * w
+        return loss + PENALTY / 2 * float(w @ w), self._mean(p) + PENALTY * w
 
     def loss(self, w: Vector) -> float:
         """Return the mean cross-entropy alone."""
@@ -37,7 +36,19 @@ class Softmax:
         return [self.value(self.w0)[1]]
 
     def curvature(self, direction: Sequence[Any]) -> list[Vector]:
-        raise NotImplementedError("D6 gives mu: it need not be measured")
+        """Return the Hessian of O_i at w0, times the direction."""
+        (v,) = direction
+        logits, along = self._times(self.w0), self._times(v)
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        return [self._mean(p * (along - (p * along).sum(axis=1, keepdims=True))) + PENALTY * v]
+
+    def _times(self, w: Vector) -> Any:
+        return self.x @ w.reshape(-1, CLASSES).astype(np.float32)
+
+    def _mean(self, logits: Any) -> Vector:
+        """Return the mean over rows of x times the row of a matrix of rows x classes."""
+        return (self.x.T @ logits).astype(np.float64).ravel() / len(self.y)
 
     def minimum(self, task: Any) -> list[Vector]:
         """Return the least point of O_i(w) - linear . w + mu/2 |w - w0|^2."""

@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from benchmarks.papers import redundancy, server_star
+from benchmarks.papers.softmax import Softmax
 from fdt.network import Cluster, NetworkLink, NodeGroup
 
 
@@ -29,3 +30,13 @@ def test_a_server_receives_adds_and_sends_over_its_link():
 @pytest.mark.parametrize(("ratio", "r", "saved"), [(1.0, 1, 0.0), (5.99, 2, 28.6), (11.99, 3, 46.1)])
 def test_what_the_sources_formula_allows(ratio, r, saved):
     assert redundancy.bound(ratio) == (r, pytest.approx(saved, abs=0.1))
+
+
+def test_the_curvature_of_softmax_regression_is_the_change_of_its_gradient():
+    rng = np.random.default_rng(0)
+    part = Softmax(rng.normal(size=(50, 4)), rng.integers(0, 10, 50))
+    direction, step = rng.normal(size=part.w0.shape), 1e-2
+    part.w0 = rng.normal(size=part.w0.shape)
+    after, before = (part.value(part.w0 + sign * step * direction)[1] for sign in (1, -1))
+    (found,) = part.curvature([direction])
+    np.testing.assert_allclose(found, (after - before) / (2 * step), rtol=1e-2, atol=1e-4)

@@ -1,8 +1,8 @@
 """50 clients give a pool 200 small jobs, some of which are killed, slow or malformed.
 
 Is every right job right, and does the server lose no memory, file, process or slot? The jobs are one recorded `fit`
-(scripts/pool_fit.py), given by client processes without TensorFlow; the pool's workers are real. A job is right when
-its last loss is that of the script alone.
+(scripts/pool_fit.py), given by client processes without TensorFlow (scripts/pool_client.py); the pool's workers are
+real. A job is right when its last loss is that of the script alone.
 """
 
 import argparse
@@ -26,13 +26,11 @@ from harness import QUIET, SCRIPTS, conclude, console, keep, kept, machine, tabl
 from soak import slope
 
 from fdt.blobs import LocalBlobs
-from fdt.errors import UserError
-from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, JobRequest, Setup
-from fdt.service.client import TrainingClient
+from fdt.rpc.session_pb2 import Command, Event, Failed, Setup
 from fdt.service.server import serve
 from fdt.supervise.outcome import blobs_in
 
-TOKEN, SCRIPT, EPOCHS = "load", SCRIPTS / "pool_fit.py", 3
+TOKEN, SCRIPT, CLIENT = "load", SCRIPTS / "pool_fit.py", SCRIPTS / "pool_client.py"
 KINDS = {"right": 72, "slow": 8, "killed": 10, "cancelled by the client": 4, "malformed": 6}  # in 100 jobs
 NOT_JOBS = ("no blobs", "not a program", "too many slots", "no such priority", "an epoch first", "wrong token")
 TOLERANCE = 1e-5
@@ -48,10 +46,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="kill the clients then; other jobs are not run")
     parser.add_argument("--out", type=Path, help="add what was measured there, a JSON line for each run")
     parser.add_argument("--table", type=Path, metavar="OUT", help="print the runs of that file, and run nothing")
-    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.client:
-        return client(*given.client)
     if given.table:
         for entry in kept(given.table):
             report(entry)
@@ -89,79 +84,6 @@ def record(engine: str, directory: Path) -> float:
     (directory / "job").write_bytes(pickle.dumps((recorder.setup.SerializeToString(), recorder.contents)))
     alone = subprocess.run([sys.executable, str(SCRIPT)], env={**os.environ, **QUIET}, capture_output=True, text=True)
     return float(alone.stdout.split("loss ")[1])
-
-
-# -- a client ---------------------------------------------------------------------------------------------------------
-def client(address: str, directory: str, number: str, jobs: str) -> int:
-    """Do the jobs in turn, and print a JSON line for each that ends."""
-    setup, contents = pickle.loads(Path(directory, "job").read_bytes())
-    for job in json.loads(jobs):
-        started = time.monotonic()
-        print(json.dumps({"job": job["id"], "begins": True}), flush=True)
-        try:
-            loss = do(address, Setup.FromString(setup), contents, job, random.Random(f"{number} {job['id']}"))
-            said = {"loss": loss}
-        except UserError as error:
-            said = {"error": str(error)}
-        print(json.dumps({"job": job["id"], **said, "seconds": time.monotonic() - started}), flush=True)
-    return 0
-
-
-def do(address: str, setup: Setup, contents: dict[str, bytes], job: dict[str, Any], chance: random.Random) -> float:
-    """Do one job; return its last loss. Raises UserError where it fails."""
-    how = job["how"]
-    request = JobRequest(workers=job["slots"], name=f"{job['id']} {how}")
-    if how == "too many slots":
-        request.workers = 99
-    if how == "no such priority":
-        request.priority = 77
-    talk = TrainingClient(address, "wrong" if how == "wrong token" else TOKEN, request=request)
-    if how == "not a program":
-        contents = {name: chance.randbytes(len(data)) for name, data in contents.items()}
-    put = [(ref, talk.blobs.put(contents[ref.id])) for ref in blobs_in(setup) if ref.id]
-    for ref, new in put if how != "no blobs" else ():
-        ref.CopyFrom(new)
-    setup.job.id = str(job["id"])
-    conversation = talk.train()
-    try:
-        return converse(conversation, talk, setup, how, chance)
-    finally:
-        conversation.cancel()
-        for _, new in put:
-            talk.blobs.drop(new)
-        talk.close()
-
-
-def converse(conversation: Any, talk: TrainingClient, setup: Setup, how: str, chance: random.Random) -> float:
-    def send(**kind: Any) -> None:
-        if how == "slow":
-            time.sleep(chance.uniform(0, 3))
-        conversation.send(Command(job=setup.job.id, **kind))
-
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    in_training = chance.random() < 0.5
-    if how == "killed" and not in_training:  # most of these still wait
-        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.01, 20))
-    send(epoch=Epoch()) if how == "an epoch first" else send(setup=setup)
-    loss, epoch = float("nan"), 0
-    for event in conversation.events():
-        kind = event.WhichOneof("kind")
-        if kind == "failed":
-            raise UserError(event.failed.message)
-        if kind == "finished":
-            conversation.close()
-            return loss
-        if kind == "epoch_end":
-            loss, epoch = event.epoch_end.logs["loss"], epoch + 1
-            for ref in blobs_in(event.epoch_end):
-                talk.blobs.drop(ref)
-        if kind == "ready" and how == "killed" and in_training:
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.01, 2))
-        if kind in ("ready", "epoch_end"):
-            if how == "cancelled by the client" and epoch == 1:
-                raise UserError("cancelled by the client")
-            send(epoch=Epoch(epoch=epoch)) if epoch < EPOCHS else send(finish=Finish())
-    raise UserError("the server ended the call")
 
 
 # -- the load ---------------------------------------------------------------------------------------------------------
@@ -274,9 +196,9 @@ class Clients:
             self._start(n, rest)
 
     def _start(self, n: int, jobs: Sequence[dict[str, Any]]) -> None:
-        argv = [sys.executable, __file__, "--client", self._address, str(self._directory), str(n), json.dumps(jobs)]
+        argv = [sys.executable, str(CLIENT), self._address, str(self._directory), str(n), json.dumps(jobs)]
         with open(self._directory / f"client-{n}", "a") as out:
-            environment = {**os.environ, **QUIET}
+            environment = {**os.environ, **QUIET, "FDT_TOKEN": TOKEN}
             self._running[n] = subprocess.Popen(argv, stdout=out, stderr=subprocess.DEVNULL, env=environment)
 
 

@@ -60,10 +60,10 @@ class Blobs(Protocol):
 
 
 class LocalBlobs:
-    """Blobs as files of `directory`, mapped into memory."""
+    """Blobs as files of `directory`, mapped into memory. The ids of those that are put here begin with `holder`."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, holder: str = "") -> None:
+        self.directory, self._holder = directory, holder
         self._shm_reaper: subprocess.Popen[bytes] | None = None
         self._lock: int | None = None
 
@@ -88,9 +88,9 @@ class LocalBlobs:
         return store
 
     @classmethod
-    def open(cls, directory: str) -> "LocalBlobs":
+    def open(cls, directory: str, holder: str = "") -> "LocalBlobs":
         """Return the store that another process created."""
-        return cls(Path(directory))
+        return cls(Path(directory), holder)
 
     def is_store(self) -> bool:
         """Return whether the directory is a store that `create` made for this user."""
@@ -108,9 +108,9 @@ class LocalBlobs:
             out[:] = data
         return ref
 
-    def put_parts(self, parts: Iterable[Buffer]) -> BlobRef:
+    def put_parts(self, parts: Iterable[Buffer], holder: str = "") -> BlobRef:
         """Store a blob of parts that arrive one by one. If they end in an error, the blob is removed."""
-        ref = BlobRef(id=secrets.token_hex(8))
+        ref = BlobRef(id=holder + secrets.token_hex(8))
         file = self._new(ref.id, 0)
         try:
             for part in parts:
@@ -165,6 +165,11 @@ class LocalBlobs:
                 os.unlink(os.readlink(path))
             path.unlink(missing_ok=True)
 
+    def drop_of(self, holder: str) -> None:
+        """Remove the blobs that `holder` put."""
+        for path in self.directory.glob(f"{_checked(holder)}*"):
+            self.drop(BlobRef(id=path.name))
+
     def close(self) -> None:
         """Remove the store and all its blobs."""
         shm_reaper.remove(self.directory)
@@ -177,7 +182,7 @@ class LocalBlobs:
             beside.wait()
 
     def _allocate(self, nbytes: int) -> tuple[BlobRef, mmap.mmap | None]:
-        ref = BlobRef(id=secrets.token_hex(8), nbytes=nbytes)
+        ref = BlobRef(id=self._holder + secrets.token_hex(8), nbytes=nbytes)
         with self._new(ref.id, nbytes) as file:
             return ref, mmap.mmap(file.fileno(), nbytes) if nbytes else None
 

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x64t/rpc/tensor.proto\x12\x07\x66\x64t.rpc\"J\n\nTensorSpec\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\"3\n\x0bTensorTable\x12$\n\x07tensors\x18\x01 \x03(\x0b\x32\x13.fdt.rpc.TensorSpec\"%\n\x07\x42lobRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06nbytes\x18\x02 \x01(\x04\"4\n\x05\x43hunk\x12\x1d\n\x03ref\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x64t/rpc/tensor.proto\x12\x07\x66\x64t.rpc\"J\n\nTensorSpec\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\"3\n\x0bTensorTable\x12$\n\x07tensors\x18\x01 \x03(\x0b\x32\x13.fdt.rpc.TensorSpec\"%\n\x07\x42lobRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06nbytes\x18\x02 \x01(\x04\"D\n\x05\x43hunk\x12\x1d\n\x03ref\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06holder\x18\x03 \x01(\t\"\r\n\x0bHoldRequest\"\x14\n\x06Holder\x12\n\n\x02id\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -28,5 +28,9 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_BLOBREF']._serialized_start=162
   _globals['_BLOBREF']._serialized_end=199
   _globals['_CHUNK']._serialized_start=201
-  _globals['_CHUNK']._serialized_end=253
+  _globals['_CHUNK']._serialized_end=269
+  _globals['_HOLDREQUEST']._serialized_start=271
+  _globals['_HOLDREQUEST']._serialized_end=284
+  _globals['_HOLDER']._serialized_start=286
+  _globals['_HOLDER']._serialized_end=306
 # @@protoc_insertion_point(module_scope)

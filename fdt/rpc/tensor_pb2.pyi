@@ -32,9 +32,21 @@ class BlobRef(_message.Message):
     def __init__(self, id: _Optional[str] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("ref", "data")
+    __slots__ = ("ref", "data", "holder")
     REF_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     ref: BlobRef
     data: bytes
-    def __init__(self, ref: _Optional[_Union[BlobRef, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    holder: str
+    def __init__(self, ref: _Optional[_Union[BlobRef, _Mapping]] = ..., data: _Optional[bytes] = ..., holder: _Optional[str] = ...) -> None: ...
+
+class HoldRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Holder(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...

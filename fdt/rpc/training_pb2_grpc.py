@@ -318,6 +318,11 @@ class BlobServiceStub(object):
                 request_serializer=fdt_dot_rpc_dot_tensor__pb2.BlobRef.SerializeToString,
                 response_deserializer=fdt_dot_rpc_dot_tensor__pb2.Chunk.FromString,
                 )
+        self.Hold = channel.unary_stream(
+                '/fdt.rpc.BlobService/Hold',
+                request_serializer=fdt_dot_rpc_dot_tensor__pb2.HoldRequest.SerializeToString,
+                response_deserializer=fdt_dot_rpc_dot_tensor__pb2.Holder.FromString,
+                )
 
 
 class BlobServiceServicer(object):
@@ -336,6 +341,13 @@ class BlobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Hold(self, request, context):
+        """One message. When the call ends, the blobs are removed whose ids begin with the holder's: its caller may be killed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BlobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -348,6 +360,11 @@ def add_BlobServiceServicer_to_server(servicer, server):
                     servicer.Get,
                     request_deserializer=fdt_dot_rpc_dot_tensor__pb2.BlobRef.FromString,
                     response_serializer=fdt_dot_rpc_dot_tensor__pb2.Chunk.SerializeToString,
+            ),
+            'Hold': grpc.unary_stream_rpc_method_handler(
+                    servicer.Hold,
+                    request_deserializer=fdt_dot_rpc_dot_tensor__pb2.HoldRequest.FromString,
+                    response_serializer=fdt_dot_rpc_dot_tensor__pb2.Holder.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -391,5 +408,22 @@ class BlobService(object):
         return grpc.experimental.unary_stream(request, target, '/fdt.rpc.BlobService/Get',
             fdt_dot_rpc_dot_tensor__pb2.BlobRef.SerializeToString,
             fdt_dot_rpc_dot_tensor__pb2.Chunk.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Hold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/fdt.rpc.BlobService/Hold',
+            fdt_dot_rpc_dot_tensor__pb2.HoldRequest.SerializeToString,
+            fdt_dot_rpc_dot_tensor__pb2.Holder.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -1,6 +1,11 @@
-"""BlobService: the engine's blob store for callers on other hosts, in chunks, with a limit on each caller's bytes."""
+"""BlobService: the engine's blob store for callers on other hosts, in chunks, with a limit on each caller's bytes.
 
+A client's blobs end with it, however it ends: it holds them by a call that is open as long as the client lives.
+"""
+
+import itertools
 import os
+import secrets
 import tempfile
 import threading
 from collections import defaultdict
@@ -13,7 +18,7 @@ from fdt import tensors
 from fdt.blobs import Blobs, LocalBlobs
 from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
-from fdt.rpc.tensor_pb2 import BlobRef, Chunk
+from fdt.rpc.tensor_pb2 import BlobRef, Chunk, Holder, HoldRequest
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.security.auth import Metadata
 from fdt.tensors import Buffer
@@ -51,8 +56,8 @@ class Quota:
         self._held: defaultdict[str, _Held] = defaultdict(_Held)
         self._lock = threading.Lock()
 
-    def put(self, caller: str, parts: Iterable[bytes]) -> BlobRef:
-        """Store a blob for `caller`.
+    def put(self, caller: str, parts: Iterable[bytes], holder: str = "") -> BlobRef:
+        """Store a blob for `caller`, whose id begins with `holder`.
 
         Raises:
             UserError: The caller would keep more than `limit` bytes; raised at the first byte above it.
@@ -62,7 +67,7 @@ class Quota:
             held.refs = [ref for ref in held.refs if self._blobs.holds(ref.id)]
         arrived = [0]
         try:
-            ref = self._blobs.put_parts(self._counted(held, parts, arrived))
+            ref = self._blobs.put_parts(self._counted(held, parts, arrived), holder)
             with self._lock:
                 held.refs.append(ref)
             return ref
@@ -94,11 +99,26 @@ class BlobServicer(training_pb2_grpc.BlobServiceServicer):
 
     def __init__(self, blobs: LocalBlobs) -> None:
         self._blobs, self._quota = blobs, Quota(blobs)
+        self._holders: set[str] = set()
+
+    def Hold(self, request: HoldRequest, context: grpc.ServicerContext) -> Iterator[Holder]:
+        holder, ended = secrets.token_hex(8), threading.Event()
+        self._holders.add(holder)
+        try:
+            if context.add_callback(ended.set):
+                yield Holder(id=holder)
+                ended.wait()
+        finally:
+            self._holders.discard(holder)
+            self._blobs.drop_of(holder)
 
     def Put(self, request_iterator: Iterator[Chunk], context: grpc.ServicerContext) -> BlobRef:
+        first = next(request_iterator, Chunk())
+        if first.holder and first.holder not in self._holders:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no such holder. Received: {first.holder!r}")
         try:
-            parts = (chunk.data for chunk in request_iterator)
-            return self._quota.put(host_of(context.peer()), parts)
+            parts = (chunk.data for chunk in itertools.chain([first], request_iterator))
+            return self._quota.put(host_of(context.peer()), parts, first.holder)
         except UserError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
             raise  # abort did
@@ -115,12 +135,12 @@ class BlobServicer(training_pb2_grpc.BlobServiceServicer):
 class RemoteBlobs:
     """The caller's side of BlobService; it implements fdt.blobs.Blobs."""
 
-    def __init__(self, channel: grpc.Channel, metadata: Metadata) -> None:
+    def __init__(self, channel: grpc.Channel, metadata: Metadata, holder: str = "") -> None:
         self._stub = training_pb2_grpc.BlobServiceStub(channel)
-        self._metadata = metadata
+        self._metadata, self._holder = metadata, holder
 
     def put(self, data: Buffer) -> BlobRef:
-        stream = (Chunk(data=bytes(part)) for part in chunks(memoryview(data)))
+        stream = (Chunk(data=bytes(part), holder=self._holder) for part in chunks(memoryview(data)))
         try:
             ref: BlobRef = self._stub.Put(stream, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -150,10 +170,10 @@ class RemoteBlobs:
         """Do nothing: BlobService has no such call. The engine drops a blob when its coordinator no longer needs it."""
 
 
-def reachable_blobs(hello: HelloReply, channel: grpc.Channel, metadata: Metadata) -> Blobs:
+def reachable_blobs(hello: HelloReply, channel: grpc.Channel, metadata: Metadata, holder: str = "") -> Blobs:
     """Return the engine's own store where this process can map it, else a RemoteBlobs over the channel.
 
     A server could name any directory of the caller's, whose files would then be read and removed as blobs.
     """
-    local = LocalBlobs.open(hello.blobs)
-    return local if local.is_store() and local.holds(hello.nonce) else RemoteBlobs(channel, metadata)
+    local = LocalBlobs.open(hello.blobs, holder)
+    return local if local.is_store() and local.holds(hello.nonce) else RemoteBlobs(channel, metadata, holder)

@@ -16,6 +16,7 @@ from fdt.errors import UsageError, UserError
 from fdt.report import quantity
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event, JobRequest
+from fdt.rpc.tensor_pb2 import Holder, HoldRequest
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, checked, credentials, new_token
 from fdt.service.blobs import reachable_blobs
@@ -52,25 +53,24 @@ class TrainingClient:
         self._channel = open_channel(address, identity)
         self._metadata = credentials(token)
         self._stub = training_pb2_grpc.TrainingServiceStub(self._channel)
-        self.hello = self._say_hello(address)
-        self.blobs: Blobs = reachable_blobs(self.hello, self._channel, self._metadata)
+        try:
+            self.hello: HelloReply = self._stub.Hello(
+                HelloRequest(version=__version__), metadata=self._metadata, timeout=CONNECT_TIMEOUT_S
+            )
+            self._hold = training_pb2_grpc.BlobServiceStub(self._channel).Hold(HoldRequest(), metadata=self._metadata)
+            holder: Holder = next(self._hold)
+        except grpc.RpcError as error:
+            self.close()
+            raise refused(address, error) from None
+        self.blobs: Blobs = reachable_blobs(self.hello, self._channel, self._metadata, holder.id)
 
     def train(self) -> "Conversation":
         """Begin a job."""
         return Conversation(self._stub, self._metadata, self._request)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection: this process's blobs are removed from the store."""
         self._channel.close()
-
-    def _say_hello(self, address: str) -> HelloReply:
-        request = HelloRequest(version=__version__)
-        try:
-            reply: HelloReply = self._stub.Hello(request, metadata=self._metadata, timeout=CONNECT_TIMEOUT_S)
-            return reply
-        except grpc.RpcError as error:
-            self.close()
-            raise refused(address, error) from None
 
 
 class Conversation:

@@ -103,7 +103,7 @@ def _streaming(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
     return answers
 
 
-# An open stream occupies a thread: two per member, two per client.
+# An open stream occupies a thread: two per member, three per client.
 MAX_STREAMS = 1024
 EMULATED_VARIABLE = "FDT_EMULATED"  # set in members on emulated hosts, whose network is isolated
 EMULATED_SUBNET = "10.77."

@@ -22,12 +22,13 @@ from fdt.service.client import TrainingClient
 from fdt.service.transport import open_channel
 from frontends.pool.engines import EnginePool
 from frontends.pool.service import PoolServicer
-from tests.hostile import ANSWER_S, answers
+from tests.hostile import ANSWER_S, CASES, answers, noise
 from tests.parallel.echo_engine import EchoEngine
 
 TRAINING = ("/fdt.rpc.TrainingService/Hello", "/fdt.rpc.TrainingService/Train")
 POOL = ("/fdt.rpc.PoolService/Queue", "/fdt.rpc.PoolService/Cancel")
 BLOBS = ("/fdt.rpc.BlobService/Put", "/fdt.rpc.BlobService/Get")
+HOLD = "/fdt.rpc.BlobService/Hold"
 MEMBERS = ("/fdt.rpc.MemberService/Hello", "/fdt.rpc.MemberService/Attach")
 NOWHERE = ("/fdt.rpc.TrainingService/Nothing", "/x", "/")
 
@@ -108,8 +109,8 @@ def honest(rng):
 def test_strangers_are_turned_away_at_every_door(served, token):
     engine, address = served
     files, opened = {file.name for file in engine.blobs.directory.iterdir()}, len(os.listdir("/proc/self/fd"))
-    doors = [(address, m) for m in (*TRAINING, *POOL, *BLOBS)] + [
-        (engine.supervisor.registry.address, m) for m in (*MEMBERS, *BLOBS)
+    doors = [(address, m) for m in (*TRAINING, *POOL, *BLOBS, HOLD)] + [
+        (engine.supervisor.registry.address, m) for m in (*MEMBERS, *BLOBS, HOLD)
     ]
     for where, method in doors:
         assert answers(where, method, honest, token, 10) == {grpc.StatusCode.UNAUTHENTICATED}
@@ -149,6 +150,36 @@ def test_noise_from_a_caller_with_the_token(served, method):
 def test_noise_at_the_members_door(served, method):
     registry = served[0].supervisor.registry
     assert grpc.StatusCode.UNAUTHENTICATED not in answers(registry.address, method, honest, registry.token)
+
+
+@pytest.mark.timeout(300)
+def test_noise_from_callers_that_hold(served):
+    """A call that is granted lasts until its caller ends it, so each ends behind the first answer."""
+    granted = 0
+    with open_channel(served[1]) as channel:
+        for seed in range(CASES):
+            said = iter(noise(seed, honest))
+            call = channel.stream_stream(HOLD)(said, metadata=credentials("right"), timeout=ANSWER_S)
+            try:
+                granted += bool(next(call))
+            except grpc.RpcError as error:
+                assert error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+            call.cancel()
+    assert 0 < granted < CASES
+
+
+@pytest.mark.parametrize("holder", ["", "a", "..", "/", "*", "0123456789abcdef"])
+def test_nobody_puts_a_blob_for_a_holder_that_is_not(served, holder):
+    engine, address = served
+    before = {file.name for file in engine.blobs.directory.iterdir()}
+    with open_channel(address) as channel:
+        put = training_pb2_grpc.BlobServiceStub(channel).Put
+        if holder:
+            with pytest.raises(grpc.RpcError, match="no such holder"):
+                put(iter([Chunk(data=b"x", holder=holder)]), metadata=credentials("right"), timeout=ANSWER_S)
+            assert before >= {file.name for file in engine.blobs.directory.iterdir() if file.stat().st_size == 1}
+        else:
+            engine.blobs.drop(put(iter([Chunk(data=b"x")]), metadata=credentials("right"), timeout=ANSWER_S))
 
 
 ATTACHES = [("worker", 2), ("worker", 2**32 - 1), ("server", 0), ("", 0), ("worker", 0), ("worker", 1)]

@@ -211,7 +211,7 @@ def test_there_is_a_hostile_caller_for_every_call():
         services = importlib.import_module(name).DESCRIPTOR.services_by_name.values()
         calls |= {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
     clients = {*test_hostile.TRAINING, *test_hostile.POOL, *test_hostile.BLOBS, test_elastic_hostile.JOIN}
-    tried = {*clients, *test_hostile.MEMBERS, *test_nfdt_hostile.CALLS}
+    tried = {*clients, test_hostile.HOLD, *test_hostile.MEMBERS, *test_nfdt_hostile.CALLS}
     assert calls == tried and len(calls) >= 11
 
 

@@ -5,7 +5,10 @@ import queue
 import select
 import socket
 import stat
+import subprocess
+import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -308,6 +311,40 @@ def test_a_caller_may_keep_so_many_bytes_and_no_more(engine):
     assert sum(file.stat().st_size for file in engine.blobs.directory.iterdir()) == 120, (
         "nothing is left of the refused"
     )
+
+
+PUTTING = """
+import sys, time
+from fdt.service.blobs import RemoteBlobs
+from fdt.service.client import TrainingClient
+client = TrainingClient(sys.argv[1], "right")
+if sys.argv[2] == "remote":
+    client.blobs = RemoteBlobs(client._channel, client._metadata, client.blobs._holder)
+print(*(client.blobs.put(b"x" * size).id for size in (1, 5 << 20)), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("where", ["here", "remote"])
+def test_the_blobs_of_a_killed_client_go_and_those_of_others_stay(engine, tmp_path, where):
+    running = serve(engine, f"unix:{tmp_path}/s.sock", "right")
+    other = TrainingClient(running.address, "right")
+    kept = other.blobs.put(b"kept")
+    argv = [sys.executable, "-c", PUTTING, running.address, where]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as putting:
+        names = putting.stdout.readline().split()
+        held = [engine.blobs.holds(name) for name in names]
+        putting.kill()
+    deadline = time.monotonic() + 60
+    while any(map(engine.blobs.holds, names)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert held == [True, True] and not any(map(engine.blobs.holds, names))
+    assert bytes(other.blobs.get(kept)) == b"kept"
+    other.close()
+    while engine.blobs.holds(kept.id) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not engine.blobs.holds(kept.id), "a client that ends takes its own"
+    running.stop()
 
 
 def test_strangers_write_nothing_and_cost_nothing(engine, tmp_path):

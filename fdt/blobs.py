@@ -166,9 +166,11 @@ class LocalBlobs:
             path.unlink(missing_ok=True)
 
     def drop_of(self, holder: str) -> None:
-        """Remove the blobs that `holder` put."""
-        for path in self.directory.glob(f"{_checked(holder)}*"):
-            self.drop(BlobRef(id=path.name))
+        """Remove the blobs whose ids begin with `holder`."""
+        for directory in (self.directory, self.directory / DISK):
+            with contextlib.suppress(FileNotFoundError):  # the store is being removed
+                for path in directory.glob(f"{_checked(holder)}*"):
+                    path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the store and all its blobs."""

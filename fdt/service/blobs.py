@@ -114,11 +114,13 @@ class BlobServicer(training_pb2_grpc.BlobServiceServicer):
 
     def Put(self, request_iterator: Iterator[Chunk], context: grpc.ServicerContext) -> BlobRef:
         first = next(request_iterator, Chunk())
-        if first.holder and first.holder not in self._holders:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no such holder. Received: {first.holder!r}")
+        holder = first.holder if first.holder in self._holders else ""  # a broken connection has ended the call
         try:
             parts = (chunk.data for chunk in itertools.chain([first], request_iterator))
-            return self._quota.put(host_of(context.peer()), parts, first.holder)
+            ref = self._quota.put(host_of(context.peer()), parts, holder)
+            if holder and holder not in self._holders:  # its call ended meanwhile
+                self._blobs.drop_of(holder)
+            return ref
         except UserError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
             raise  # abort did

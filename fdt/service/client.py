@@ -57,20 +57,33 @@ class TrainingClient:
             self.hello: HelloReply = self._stub.Hello(
                 HelloRequest(version=__version__), metadata=self._metadata, timeout=CONNECT_TIMEOUT_S
             )
-            self._hold = training_pb2_grpc.BlobServiceStub(self._channel).Hold(HoldRequest(), metadata=self._metadata)
-            holder: Holder = next(self._hold)
+            holder = self._hold()
         except grpc.RpcError as error:
             self.close()
             raise refused(address, error) from None
-        self.blobs: Blobs = reachable_blobs(self.hello, self._channel, self._metadata, holder.id)
+        except BaseException:
+            self.close()
+            raise
+        self.blobs: Blobs = reachable_blobs(self.hello, self._channel, self._metadata, holder)
 
     def train(self) -> "Conversation":
         """Begin a job."""
         return Conversation(self._stub, self._metadata, self._request)
 
     def close(self) -> None:
-        """Close the connection: this process's blobs are removed from the store."""
+        """Close the connection. The server removes this client's blobs."""
         self._channel.close()
+
+    def _hold(self) -> str:
+        """Begin the call that lasts as long as this client; return what the ids of its blobs begin with."""
+        self._held = training_pb2_grpc.BlobServiceStub(self._channel).Hold(HoldRequest(), metadata=self._metadata)
+        late = threading.Timer(CONNECT_TIMEOUT_S, self._held.cancel)  # gRPC's time limit is that of a whole call
+        late.start()
+        try:
+            holder: Holder = next(self._held)
+            return holder.id
+        finally:
+            late.cancel()
 
 
 class Conversation:
@@ -143,7 +156,7 @@ def refused(
         return UserError(f"{address} was started with another token; set FDT_TOKEN or --token-file")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return UserError(f"{address} takes no further caller now: {error.details()}")
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
         said = " ".join((error.details() or "").split())
         if any(word in said.lower() for word in ("handshake", "ssl", "certificate", "peer name", "hostname")):
             return UserError(f"{address} has no certificate for that name of the authority in --tls-ca: {said}")

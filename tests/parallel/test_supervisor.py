@@ -192,11 +192,11 @@ def test_the_data_of_a_client_that_is_gone_go_with_it(served):
     conversation.send(Command(job="1", setup=Setup(job=JobSpec(data=Data(arrays=ArrayData(arrays=data))))))
     next(conversation.events())
     conversation.cancel()
-    client.close()
     deadline = time.monotonic() + 10
     while engine.blobs.holds(data.id):
         assert time.monotonic() < deadline, "the engine kept them"
         os.sched_yield()
+    client.close()
 
 
 def test_a_second_client_hears_that_it_waits_and_may_give_up(served):

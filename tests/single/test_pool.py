@@ -239,8 +239,10 @@ def test_a_client_that_goes_leaves_the_queue_and_its_blobs_go_too(served, pool):
     files = set(pool.blobs.directory.iterdir())
     waiting = Job(served, blob=b"x" * 100)
     assert set(pool.blobs.directory.iterdir()) != files
-    waiting.close()
+    waiting.conversation.cancel()
     until(lambda: len(queue(served)[0]) == 1)
+    until(lambda: set(pool.blobs.directory.iterdir()) == files)
+    waiting.close()
     training.close()
     until(lambda: queue(served) == ([], 4))
     assert set(pool.blobs.directory.iterdir()) == files

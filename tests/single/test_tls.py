@@ -3,6 +3,7 @@
 import datetime
 import queue
 import select
+import shutil
 import socket
 import stat
 import subprocess
@@ -27,7 +28,7 @@ from fdt.security import auth
 from fdt.security.auth import TlsIdentity, credentials
 from fdt.security.authority import Authority
 from fdt.service import transport
-from fdt.service.blobs import Quota
+from fdt.service.blobs import BlobServicer, Quota
 from fdt.service.client import TrainingClient
 from fdt.service.server import MAX_WAITING, serve
 from fdt.service.transport import open_channel
@@ -328,23 +329,53 @@ time.sleep(600)
 @pytest.mark.parametrize("where", ["here", "remote"])
 def test_the_blobs_of_a_killed_client_go_and_those_of_others_stay(engine, tmp_path, where):
     running = serve(engine, f"unix:{tmp_path}/s.sock", "right")
-    other = TrainingClient(running.address, "right")
-    kept = other.blobs.put(b"kept")
-    argv = [sys.executable, "-c", PUTTING, running.address, where]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as putting:
-        names = putting.stdout.readline().split()
-        held = [engine.blobs.holds(name) for name in names]
-        putting.kill()
+    try:
+        other = TrainingClient(running.address, "right")
+        kept = other.blobs.put(b"kept")
+        argv = [sys.executable, "-c", PUTTING, running.address, where]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as putting:
+            names = putting.stdout.readline().split()
+            held = [engine.blobs.holds(name) for name in names]
+            putting.kill()
+        assert held == [True, True]
+        gone(engine.blobs, names)
+        assert bytes(other.blobs.get(kept)) == b"kept"
+        other.close()
+        gone(engine.blobs, [kept.id])
+    finally:
+        running.stop()
+
+
+def gone(blobs, names):
     deadline = time.monotonic() + 60
-    while any(map(engine.blobs.holds, names)) and time.monotonic() < deadline:
+    while any(map(blobs.holds, names)):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert held == [True, True] and not any(map(engine.blobs.holds, names))
-    assert bytes(other.blobs.get(kept)) == b"kept"
-    other.close()
-    while engine.blobs.holds(kept.id) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not engine.blobs.holds(kept.id), "a client that ends takes its own"
-    running.stop()
+
+
+def test_the_blobs_of_one_holder_go_on_disk_too_and_without_a_store_nothing_happens(tmp_path):
+    store = LocalBlobs(tmp_path / "store", "0a")
+    store.directory.mkdir()
+    mine, other = store.put(b"x"), LocalBlobs(store.directory, "0b").put(b"x")
+    (store._disk() / f"{mine.id}0").write_bytes(b"killed before the link was made")
+    store.drop_of("0a")
+    assert not store.holds(mine.id) and store.holds(other.id) and not list(store._disk().iterdir())
+    store._disk().rmdir()
+    shutil.rmtree(store.directory)
+    store.drop_of("0a")
+
+
+def test_a_server_that_stands_still_behind_its_hello_is_said_in_time(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr("fdt.service.client.CONNECT_TIMEOUT_S", 1)
+    over = threading.Event()
+    monkeypatch.setattr(BlobServicer, "Hold", lambda self, request, context: iter(over.wait, True))
+    running = serve(engine, f"unix:{tmp_path}/s.sock", TOKEN)
+    try:
+        with pytest.raises(UserError, match="does not answer"):
+            TrainingClient(running.address, TOKEN)
+    finally:
+        over.set()
+        running.stop()
 
 
 def test_strangers_write_nothing_and_cost_nothing(engine, tmp_path):

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 from harness import QUIET, SCRIPTS, conclude, console, keep, kept, machine, table
-from soak import slope
+from soak import FLAT_MB_A_MIN, anonymous_mb, slope
 
 from fdt.blobs import LocalBlobs
 from fdt.rpc.session_pb2 import Command, Event, Failed, Setup
@@ -34,6 +34,7 @@ TOKEN, SCRIPT, CLIENT = "load", SCRIPTS / "pool_fit.py", SCRIPTS / "pool_client.
 KINDS = {"right": 72, "slow": 8, "killed": 10, "cancelled by the client": 4, "malformed": 6}  # in 100 jobs
 NOT_JOBS = ("no blobs", "not a program", "too many slots", "no such priority", "an epoch first", "wrong token")
 TOLERANCE = 1e-5
+LONG_MIN = 5.0  # a shorter run says nothing of a leak
 
 
 def main() -> int:
@@ -205,9 +206,7 @@ class Clients:
 # -- what it costs ----------------------------------------------------------------------------------------------------
 def resources(server: psutil.Process, store: str) -> dict[str, float]:
     """Return what the server holds: memory, files, threads, processes, the blobs of its store."""
-    with server.oneshot():
-        own = server.memory_full_info().uss / (1 << 20)
-        held = {"memory, MB": own, "open files": server.num_fds(), "threads": server.num_threads()}
+    held = {"memory, MB": anonymous_mb(server), "open files": server.num_fds(), "threads": server.num_threads()}
     files = [file for file in Path(store).rglob("*") if not file.name.startswith((".", "__autograph"))]
     return {**held, "processes": len(server.children(recursive=True)), "files of the store": len(files)}
 
@@ -254,11 +253,13 @@ def report(entry: dict[str, Any]) -> bool:
     console.print(f"{entry['at']}: {shape}: {entry['seconds']:.0f} s")
     table("jobs", ["job: how it came out", "number"], [[k, str(v)] for k, v in entry["verdicts"].items()])
     samples = [s for s in entry["samples"] if s["done"] >= entry["samples"][-1]["done"] / 4]
-    rows = []
+    rows, flat = [], True
     for name in ("memory, MB", "open files", "threads", "processes", "files of the store"):
         values = [s[name] for s in samples]
         rate, error = slope([s["minute"] for s in samples], values)
         numbers = (values[0], values[-1], max(values), entry["idle"][name])
+        if name == "memory, MB" and samples[-1]["minute"] - samples[0]["minute"] >= LONG_MIN:
+            flat = rate - 2 * error <= FLAT_MB_A_MIN
         rows.append([name, *(f"{value:.1f}" for value in numbers), f"{rate:+.2f} ± {error:.2f}"])
     table("the server, after a quarter of the jobs", ["", "first", "last", "largest", "idle", "a minute"], rows)
     seconds = entry["seconds_of_jobs"]
@@ -272,6 +273,7 @@ def report(entry: dict[str, Any]) -> bool:
         and not any("not run" in how for how in entry["verdicts"])
         and idle
         and not any(entry["left"].values())
+        and flat
         and entry["code"] == 0
     )
 

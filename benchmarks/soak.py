@@ -1,7 +1,8 @@
 """A long run that loses a worker every 20 s: does its memory stay constant, and is its model as good?
 
-Every few seconds it measures the private memory (USS) of the client, the server and worker 0, and the largest one of
-the other workers (each lives until SIGKILL). It also measures file descriptors, threads, and the bytes and files of the
+Every few seconds it measures the memory of the client, the server and worker 0, and the largest one of the other
+workers (each lives until SIGKILL). Only anonymous memory counts: whose alone a page of a library or of the store is
+changes with the ends of other processes. It also measures file descriptors, threads, and the bytes and files of the
 run's store. Under HFDT all ranks restart from the last commit, so the client is the process that lives long.
 A slope is the least-squares line through ten means of the time after the warm-up, with its standard error.
 Then the same script runs undisturbed for a while: test accuracies after the same number of epochs are compared.
@@ -117,12 +118,24 @@ def measured(client: int) -> dict[str, float]:
     said: dict[str, float] = {}
     for name, those in found.items():
         if those:
-            said[f"{name}, MB"] = max(process.memory_full_info().uss for process in those) / MIB
+            said[f"{name}, MB"] = max(map(anonymous_mb, those))
         if those and name != "other workers":
             said[f"{name}, open files"] = max(process.num_fds() for process in those)
             said[f"{name}, threads"] = max(process.num_threads() for process in those)
     files = [file.stat() for store in map(store_of, servers[:1]) for file in store.iterdir()]
     return {**said, "store, MB": sum(file.st_blocks * 512 for file in files) / MIB, "store, files": len(files)}
+
+
+def anonymous_mb(process: psutil.Process) -> float:
+    """Return the MiB that the process has allocated, without mapped files and shared memory.
+
+    Raises psutil.NoSuchProcess when it has ended.
+    """
+    try:
+        with open(f"/proc/{process.pid}/smaps_rollup") as rollup:
+            return int(next(line for line in rollup if line.startswith("Anonymous:")).split()[1]) / 1024
+    except (OSError, StopIteration):  # a zombie has no lines
+        raise psutil.NoSuchProcess(process.pid) from None
 
 
 def workers(processes: Sequence[psutil.Process]) -> dict[int, psutil.Process]:

@@ -1,5 +1,5 @@
 # make demo    train examples/digits.py three ways           make test    the whole test suite
-# make check   style, types, imports, messages, generated code       make setup   what they all need; nothing the second time
+# make check   style, types, imports, messages, protos       make setup   what they all need; nothing the second time
 # make test-slurm  runs under a real Slurm, which it sets up on this machine and takes down again
 # make compat  every style of script under both engines (TENSORFLOW=2.16: the oldest)
 # make papers  every figure and table of the source documents (ARGS=--quick: minutes)

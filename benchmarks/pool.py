@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 from harness import QUIET, SCRIPTS, conclude, console, keep, kept, machine, table
-from soak import FLAT_MB_A_MIN, anonymous_mb, slope
+from soak import anonymous_mb, is_flat, slope
 
 from fdt.blobs import LocalBlobs
 from fdt.rpc.session_pb2 import Command, Event, Failed, Setup
@@ -259,7 +259,7 @@ def report(entry: dict[str, Any]) -> bool:
         rate, error = slope([s["minute"] for s in samples], values)
         numbers = (values[0], values[-1], max(values), entry["idle"][name])
         if name == "memory, MB" and samples[-1]["minute"] - samples[0]["minute"] >= LONG_MIN:
-            flat = rate - 2 * error <= FLAT_MB_A_MIN
+            flat = is_flat(rate, error)
         rows.append([name, *(f"{value:.1f}" for value in numbers), f"{rate:+.2f} ± {error:.2f}"])
     table("the server, after a quarter of the jobs", ["", "first", "last", "largest", "idle", "a minute"], rows)
     seconds = entry["seconds_of_jobs"]

@@ -174,6 +174,11 @@ def slope(minutes: Sequence[float], values: Sequence[float]) -> tuple[float, flo
     return float(rate), float(math.sqrt(covariance[0, 0]))
 
 
+def is_flat(rate: float, error: float) -> bool:
+    """Return whether a slope is small; NaN, of too few values, shows nothing."""
+    return rate - 2 * error <= FLAT_MB_A_MIN
+
+
 def report(samples: list[dict[str, float]], disturbed: dict[str, Any], reference: dict[str, Any]) -> bool:
     """Print the figures; return whether all of them are as required."""
     end = samples[-1]["minute"] if samples else 0.0
@@ -187,7 +192,7 @@ def report(samples: list[dict[str, float]], disturbed: dict[str, Any], reference
             table.add_row(name, "-", "-", "-", "-", "-", "NO")
             continue
         rate, spread = slope([s["minute"] for s in kept], values)
-        flat = rate - 2 * spread <= FLAT_MB_A_MIN  # too few values, NaN, show nothing
+        flat = is_flat(rate, spread)
         good = good and flat
         shown = (f"{value:.1f}" for value in (values[0], values[-1], max(values)))
         table.add_row(name, *shown, f"{rate:+.3f}", f"{spread:.3f}", "yes" if flat else "NO")

@@ -108,9 +108,9 @@ class LocalBlobs:
             out[:] = data
         return ref
 
-    def put_parts(self, parts: Iterable[Buffer], holder: str = "") -> BlobRef:
+    def put_parts(self, parts: Iterable[Buffer]) -> BlobRef:
         """Store a blob of parts that arrive one by one. If they end in an error, the blob is removed."""
-        ref = BlobRef(id=holder + secrets.token_hex(8))
+        ref = BlobRef(id=self._new_id())
         file = self._new(ref.id, 0)
         try:
             for part in parts:
@@ -184,9 +184,12 @@ class LocalBlobs:
             beside.wait()
 
     def _allocate(self, nbytes: int) -> tuple[BlobRef, mmap.mmap | None]:
-        ref = BlobRef(id=self._holder + secrets.token_hex(8), nbytes=nbytes)
+        ref = BlobRef(id=self._new_id(), nbytes=nbytes)
         with self._new(ref.id, nbytes) as file:
             return ref, mmap.mmap(file.fileno(), nbytes) if nbytes else None
+
+    def _new_id(self) -> str:
+        return self._holder + secrets.token_hex(8)
 
     def _new(self, name: str, nbytes: int, *, on_disk: bool = False) -> io.FileIO:
         """Return a new open file of that size and name."""

@@ -67,7 +67,7 @@ class Quota:
             held.refs = [ref for ref in held.refs if self._blobs.holds(ref.id)]
         arrived = [0]
         try:
-            ref = self._blobs.put_parts(self._counted(held, parts, arrived), holder)
+            ref = LocalBlobs(self._blobs.directory, holder).put_parts(self._counted(held, parts, arrived))
             with self._lock:
                 held.refs.append(ref)
             return ref

@@ -76,6 +76,7 @@ class TrainingClient:
 
     def _hold(self) -> str:
         """Begin the call that lasts as long as this client; return what the ids of its blobs begin with."""
+        # An attribute: gRPC cancels a call to which nothing refers.
         self._held = training_pb2_grpc.BlobServiceStub(self._channel).Hold(HoldRequest(), metadata=self._metadata)
         late = threading.Timer(CONNECT_TIMEOUT_S, self._held.cancel)  # gRPC's time limit is that of a whole call
         late.start()

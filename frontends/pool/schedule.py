@@ -1,9 +1,11 @@
 """The job queue of a pool. It decides which job starts next; it has no clock, no thread and no I/O.
 
 Pending jobs are ordered by priority, then by the slots that their user has now (fewest first), then by the slot-seconds
-that the user had lately (fair share), then by arrival. A job that does not fit is overtaken by jobs that do. Two rules
-prevent starvation: a job gains one priority for each PATIENCE later jobs that start before it, up to the highest
-priority in the queue, and nothing overtakes a job that was first in the order and did not fit PATIENCE times.
+that the user had lately (fair share), then by arrival. A job that does not fit is overtaken by jobs that do. Three
+rules prevent starvation. A job gains one priority for each PATIENCE later jobs that start before it, up to the highest
+priority in the queue. After PATIENCE more it is overdue: it comes before all others, older jobs first. One job of a
+user is overdue at a time, so a long queue of one user does not end the fair share. Nothing overtakes a job that was
+first in the order and did not fit PATIENCE times.
 """
 
 from collections import Counter
@@ -123,10 +125,13 @@ class JobQueue:
         """Move all jobs that may start now from pending to running, and return them."""
         started = []
         while (job := self._next(now)) is not None:
+            top = self._top()
             del self.pending[job.number]
             for other in self.pending.values():
                 if other.number < job.number and self._within_quota(other):
                     self.pending[other.number] = replace(other, passed=other.passed + 1)
+                elif other.number > job.number and other.user == job.user and _overdue(job, top):
+                    self.pending[other.number] = replace(other, passed=min(other.passed, _to_reach(top, other)))
             self.running[job.number] = replace(job, since=now)
             started.append(job)
         return started
@@ -165,7 +170,7 @@ class JobQueue:
         return fitting
 
     def _key(self, now: float) -> Callable[[QueuedJob], tuple[bool, int, int, float, int]]:
-        top = max((job.priority for job in self.pending.values()), default=0)
+        top = self._top()
         held: Counter[str] = Counter()
         used = {user: self._used(user, now) for user in {job.user for job in self.pending.values()}}
         for job in self.running.values():
@@ -174,12 +179,15 @@ class JobQueue:
                 used[job.user] += job.slots * (now - job.since)
 
         def key(job: QueuedJob) -> tuple[bool, int, int, float, int]:
-            if job.unfit >= PATIENCE:
+            if job.unfit >= PATIENCE or _overdue(job, top):
                 return (False, 0, 0, 0.0, job.number)
             aged = min(top, job.priority + job.passed // PATIENCE)
             return (True, -aged, held[job.user], used[job.user], job.number)
 
         return key
+
+    def _top(self) -> int:
+        return max((job.priority for job in self.pending.values()), default=0)
 
     def _within_quota(self, job: QueuedJob) -> bool:
         theirs = sum(each.slots for each in self.running.values() if each.user == job.user)
@@ -188,3 +196,12 @@ class JobQueue:
     def _used(self, user: str, now: float) -> float:
         value, at = self._usage.get(user, (0.0, now))
         return float(value * 0.5 ** ((now - at) / HALF_LIFE_S))
+
+
+def _to_reach(top: int, job: QueuedJob) -> int:
+    """Return the later starts after which a job has the priority `top`."""
+    return (top - job.priority) * PATIENCE
+
+
+def _overdue(job: QueuedJob, top: int) -> bool:
+    return job.passed >= _to_reach(top, job) + PATIENCE

@@ -12,7 +12,9 @@ PAGE = ROOT / "docs" / "results" / "papers.md"
 
 
 @pytest.mark.timeout(900)
-def test_every_experiment_runs_and_draws_its_picture():
+def test_every_experiment_runs_and_draws_its_picture(dataset):
+    for name in ("fashion_mnist", "mnist", "cifar10"):
+        dataset(name)
     command = [sys.executable, "-m", "benchmarks.papers", "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -154,6 +154,33 @@ def test_no_slot_is_given_twice_and_no_quota_exceeded(steps, most):
         assert set(queue.reasons(now)) == set(queue.pending)
 
 
+def test_a_job_of_a_user_with_more_than_its_share_waits_and_starts():
+    queue = JobQueue(4)
+    submitted(queue, ("c", 3, 0))
+    assert started(queue) == [1]
+    (ours,) = submitted(queue, ("c", 1, 0))
+    for others in range(PATIENCE):
+        (number,) = submitted(queue, ("a", 1, 0))
+        assert started(queue) == [number], others
+        queue.end(number, 0.0)
+    submitted(queue, ("a", 1, 0))
+    assert started(queue) == [ours]
+
+
+def test_a_long_queue_of_a_user_has_one_overdue_job_at_a_time():
+    queue = JobQueue(4)
+    submitted(queue, *[("c", 3, 0)], *[("c", 1, 0)] * 50)
+    assert started(queue) == [1, 2]
+    queue.end(2, 0.0)
+    users = []
+    for _ in range(4 * (PATIENCE + 1)):
+        submitted(queue, ("a", 1, 0))
+        (number,) = started(queue)
+        users.append(queue.running[number].user)
+        queue.end(number, 0.0)
+    assert "".join(users) == ("a" * PATIENCE + "c") * 4
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     JOBS,
@@ -161,11 +188,15 @@ def test_no_slot_is_given_twice_and_no_quota_exceeded(steps, most):
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 1.0, 500.0])), min_size=1, max_size=9),
 )
 def test_every_job_starts_however_many_others_come(job, others, ends):
-    """Without end, others of any size, user and priority are submitted; running jobs end in any order."""
+    """Without end, others of any size, user and priority are submitted; running jobs end in any order.
+
+    The bound: a job and each older one is overdue after at most one PATIENCE for each priority and one more, overtaken
+    PATIENCE times when it is the next, and then waits until 4 jobs end.
+    """
     queue, now = JobQueue(4), 0.0
     submitted(queue, *others, *others)
     (ours,) = submitted(queue, job)
-    most = (PRIORITIES[1] - PRIORITIES[0] + 4) * PATIENCE * 4
+    most = ours * ((PRIORITIES[1] - PRIORITIES[0] + 2) * PATIENCE + 4)
     for turn in range(most):
         queue.start(now)
         if ours not in queue.pending:

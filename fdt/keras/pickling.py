@@ -21,6 +21,7 @@ import pickle
 import sys
 import textwrap
 import threading
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -97,6 +98,8 @@ class ModelPickler(cloudpickle.Pickler):
         return _at_once(reduced) if isinstance(reduced, Later) and _hashes_itself(obj) else reduced
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.CodeType):  # cloudpickle omits the file, by which the source is found, from 3.1.3 on
+            return _code_of_file, (*self.dispatch_table[types.CodeType](obj), obj.co_filename)
         reduced = self.reduction(obj)
         if reduced is NotImplemented:
             return super().reducer_override(obj)
@@ -112,6 +115,10 @@ class ModelPickler(cloudpickle.Pickler):
             self._sources[file] = list(cached[2])
         slots["__globals__"].update(annotation_globals(func))
         return make, arguments, (state, slots), *rest
+
+
+def _code_of_file(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str) -> types.CodeType:
+    return make(*arguments).replace(co_filename=file)
 
 
 def dumps(obj: Any, reduces: Sequence[Reduce], pickled_variables: frozenset[int] = frozenset()) -> bytes:

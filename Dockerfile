@@ -11,10 +11,11 @@ RUN apt-get update \
     && printf 'Host *\n    StrictHostKeyChecking accept-new\n' > /etc/ssh/ssh_config.d/hfdt.conf
 
 WORKDIR /opt/hfdt
-COPY pyproject.toml setup.py README.md ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY fdt fdt
 COPY client_shim client_shim
 COPY replica replica
+COPY frontends frontends
 COPY hfdt hfdt
 COPY nfdt nfdt
 RUN pip install --no-cache-dir '.[mpi]' && hfdt doctor --install-horovod

@@ -58,13 +58,13 @@ def _names_fit(text: str) -> bool:
 
 
 def run(
-    request: RunRequest, words: Sequence[str], settings: Settings, make_engine: MakeEngine, *, early: bool = False
+    request: RunRequest, script_args: Sequence[str], settings: Settings, make_engine: MakeEngine, *, early: bool = False
 ) -> int:
     """Run the script with each `fit` of it on the engine; save or detach the run where the request asks for it.
 
     Args:
         request: The options of the command line.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         settings: The command line's decisions about capture.
         make_engine: Makes the engine that trains.
         early: Start the engine before the script even where its source shows no `fit`.
@@ -75,16 +75,16 @@ def run(
     if detach.due(request):
         return detach.start(request)
 
-    told = settings.own_loops  # `--capture extract` states that training is done by `fit`
-    request = replace(request, early=early or told or may_fit(request.script))
+    by_fit = settings.own_loops  # `--capture extract` states that training is done by `fit`
+    request = replace(request, early=early or by_fit or may_fit(request.script))
 
     def train(directory: "RunDir | None") -> int:
         preemption = Preemption(request.grace_s)
 
         def run_script(client: "Client", reporters: "Reporters") -> int:
-            return client_shim.run(request.script, words, client, settings, reporters, directory, preemption)
+            return client_shim.run(request.script, script_args, client, settings, reporters, directory, preemption)
 
         with preemptible(preemption if directory is not None else None):
             return run_with_engine(request, make_engine, run_script)
 
-    return kept(request, words, train)
+    return kept(request, script_args, train)

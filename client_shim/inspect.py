@@ -38,7 +38,7 @@ class _Seen(BaseException):
 
 def inspect(
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     engine: str,
     workers: int,
     settings: Settings,
@@ -53,7 +53,7 @@ def inspect(
 
     Args:
         script: Path of the user's Python file.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         engine: "hfdt" or "nfdt".
         workers: The number of workers.
         settings: The command line's decisions about capture.
@@ -67,28 +67,28 @@ def inspect(
     Raises:
         UserError: `fit` cannot be captured.
     """
-    looked = with_own_updates(detect_capture(script), by_hand=engine == "hfdt")
-    if looked.capture == "replica" or (engine == "nfdt" and several_optimizers(looked)):
+    detected = with_own_updates(detect_capture(script), by_hand=engine == "hfdt")
+    if detected.capture == "replica" or (engine == "nfdt" and several_optimizers(detected)):
         if show is not None:
-            show(looked, None)
+            show(detected, None)
         else:
-            print("\n".join([*map(str, looked.findings), *replicas(looked, engine, workers)]))
+            print("\n".join([*map(str, detected.findings), *replicas(detected, engine, workers)]))
         return 0
-    found, code = _first_fit(script, words, engine, workers, settings, sizes, cost)
+    found, code = _first_fit(script, script_args, engine, workers, settings, sizes, cost)
     if found is None and code:
         return code
     if show is not None:
-        show(looked, found)
+        show(detected, found)
     elif found is None:
         print(f"{engine}: {script} does not call `fit`: nothing would be sent")
     else:
-        print("\n".join([*map(str, looked.findings), *report(found)]))
+        print("\n".join([*map(str, detected.findings), *report(found)]))
     return 0
 
 
 def _first_fit(
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     engine: str,
     workers: int,
     settings: Settings,
@@ -110,22 +110,22 @@ def _first_fit(
     run = ScriptRun(client, settings, Reporters([Screen(engine, adds_steps=False)]), instead=examined)
     try:
         with intercepted(lambda *args: _stopping(run, found, *args)):
-            code = run_script(script, words)
+            code = run_script(script, script_args)
     finally:
         blobs.close()
     return (found[0] if found else None), code
 
 
-def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
+def replicas(detected: CaptureDetection, engine: str, workers: int) -> list[str]:
     """Return lines on how the ranks of a script with training loops of its own divide its batches."""
     lines = [
         f"capture:    replica: on {quantity(workers, 'rank')}, each of which runs the script; this process is rank 0",
         f"batches:    {_SHARE[engine]}",
         *([f"cost:       {_NO_COST}", f"input:      {_MAPS}"] if engine == "hfdt" else []),
     ]
-    if looked.capture != "replica":
+    if detected.capture != "replica":
         lines.append("optimizers: the model's train_step uses several, so every rank runs Keras's fit")
-    if looked.uses_sessions:
+    if detected.uses_sessions:
         lines.append(
             f"sessions:   {_SESSIONS[engine]}; a run that cannot be divided so raises an error before it trains"
         )

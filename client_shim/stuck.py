@@ -17,7 +17,7 @@ from fdt.signals import ENDED_BY, PREEMPTED_BY
 
 OURS = ("fdt.signals", "client_shim.preemption")  # modules of handlers; all others are the script's
 STUCK_S = 3.5  # a command ends within 5 s
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def _stays(within_s: float) -> bool:
     """Return whether the main thread executes no Python for so many seconds."""
     deadline, at = time.monotonic() + within_s, _instruction()
     while time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         if _instruction() != at:
             return False
     return True

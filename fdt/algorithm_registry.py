@@ -111,8 +111,8 @@ class AlgorithmRegistry(Generic[Made]):
             if value is None:
                 continue
             if name not in owners:
-                said = flag(option)
-                raise UsageError(f"{said} needs --algorithm {' or '.join(owners)}. Received: {said} with {name}")
+                shown = flag(option)
+                raise UsageError(f"{shown} needs --algorithm {' or '.join(owners)}. Received: {shown} with {name}")
             chosen[parameter] = value
         if text is None and not chosen:
             return None

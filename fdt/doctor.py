@@ -100,8 +100,8 @@ def shared_memory_check() -> Check:
 
 def gpus() -> list[str]:
     """Return the names of the GPUs that the NVIDIA driver lists."""
-    said = output(["nvidia-smi", "-L"]) or ""
-    return re.findall(r"^GPU \d+: (.*?)(?: \(UUID.*)?$", said, re.MULTILINE)
+    listed = output(["nvidia-smi", "-L"]) or ""
+    return re.findall(r"^GPU \d+: (.*?)(?: \(UUID.*)?$", listed, re.MULTILINE)
 
 
 def tensorflow_version() -> str | None:

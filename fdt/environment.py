@@ -286,9 +286,9 @@ def keep_generated_code(directory: Path) -> None:
     loader.tempfile = SimpleNamespace(NamedTemporaryFile=functools.partial(_file_with_room, directory))
 
 
-def _file_with_room(directory: Path, **words: Any) -> Any:
+def _file_with_room(directory: Path, **options: Any) -> Any:
     """Return a named temporary file in `directory`, or in the default directory if `directory` has no room."""
-    file: Any = tempfile.NamedTemporaryFile(**{**words, "dir": directory})  # noqa: SIM115
+    file: Any = tempfile.NamedTemporaryFile(**{**options, "dir": directory})  # noqa: SIM115
     try:
         os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
         os.ftruncate(file.fileno(), 0)
@@ -296,4 +296,4 @@ def _file_with_room(directory: Path, **words: Any) -> Any:
     except OSError:
         file.close()
         Path(file.name).unlink(missing_ok=True)
-        return tempfile.NamedTemporaryFile(**words)  # noqa: SIM115
+        return tempfile.NamedTemporaryFile(**options)  # noqa: SIM115

@@ -76,7 +76,9 @@ class RunDir:
         self._lock = lock
 
     @classmethod
-    def create(cls, directory: Path, engine: str, ours: Sequence[str], script: str, words: Sequence[str]) -> "RunDir":
+    def create(
+        cls, directory: Path, engine: str, ours: Sequence[str], script: str, script_args: Sequence[str]
+    ) -> "RunDir":
         """Create a new run's directory. Raises UserError if it cannot be written or has another, unfinished run."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,9 +95,9 @@ class RunDir:
         _sweep(directory)
         try:
             digest, seed = digest_of(file_of(script)), secrets.randbits(31)
-            arguments = Arguments(engine, list(ours), script, list(words), os.getcwd(), digest, seed)
-            said = asdict(arguments)
-            replace_file(directory / FILE, [json.dumps({**said, CHECKSUM: _checksum(said)}, indent=1).encode()])
+            arguments = Arguments(engine, list(ours), script, list(script_args), os.getcwd(), digest, seed)
+            fields = asdict(arguments)
+            replace_file(directory / FILE, [json.dumps({**fields, CHECKSUM: _checksum(fields)}, indent=1).encode()])
         except OSError as error:
             os.close(lock)
             raise UserError(
@@ -152,21 +154,23 @@ class RunDir:
         return self._first_whole(check, self._file(fit, "step"))
 
     def _first_whole(self, check: Check, *files: Path) -> tuple[Checkpoint | None, list[str]]:
-        said: list[str] = []
+        warnings: list[str] = []
         for file in files:
             try:
                 _check_ours(file, "a checkpoint")
                 header, arrays = read_checkpoint(file)
                 check(header, arrays)
-                return (header, arrays), said
+                return (header, arrays), warnings
             except FileNotFoundError:
                 continue
             except MALFORMED as error:
                 reason = f"{type(error).__name__} {error}"
-                said.append(f"{file.name} is no checkpoint of a fit: {reason}. An earlier one is used, if there is one")
+                warnings.append(
+                    f"{file.name} is no checkpoint of a fit: {reason}. An earlier one is used, if there is one"
+                )
             except (Damaged, OSError) as error:
-                said.append(f"{file.name} is damaged: {error}. An earlier checkpoint is used, if there is one")
-        return None, said
+                warnings.append(f"{file.name} is damaged: {error}. An earlier checkpoint is used, if there is one")
+        return None, warnings
 
     def _file(self, fit: int, what: str) -> Path:
         return self.directory / f"fit-{fit:04}-{what}.ckpt"
@@ -181,10 +185,10 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
     try:
         _check_ours(directory, "--resume")
         _check_ours(directory / FILE, "--resume")
-        said = json.loads((directory / FILE).read_text())
-        checksum = said.pop(CHECKSUM, "")
-        arguments = Arguments(**said)
-        if checksum != _checksum(said):
+        fields = json.loads((directory / FILE).read_text())
+        checksum = fields.pop(CHECKSUM, "")
+        arguments = Arguments(**fields)
+        if checksum != _checksum(fields):
             raise ValueError("its checksum is wrong")
     except FileNotFoundError:
         raise UserError(
@@ -197,8 +201,8 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
     return arguments
 
 
-def _checksum(said: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _epoch_of(checkpoint: Path) -> int:

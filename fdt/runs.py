@@ -127,7 +127,7 @@ class DetachedRun:
         """Return whether a step has been trained."""
         return bool(self.read("progress").get("begun"))
 
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Return whether the run was started on this machine, under any name: machines may share a home directory."""
         noted = self.read("run")
         same_space = bool(noted.get("space")) and noted["space"] == space()
@@ -138,7 +138,7 @@ class DetachedRun:
         if self.read("end"):
             return True
         processes = self.read("processes")
-        if not self.here():
+        if not self.is_local():
             return False
         if not processes:
             return bool(time.time() - self.read("run").get("created", 0.0) > STARTING_S)
@@ -159,7 +159,7 @@ class DetachedRun:
         end = self.read("end")
         if end:
             return "done" if not end["code"] else f"ended: {describe(end['code'])}"
-        if not self.here():
+        if not self.is_local():
             return f"on {self.read('run').get('host')}"
         if self.over():
             return "lost"
@@ -289,11 +289,11 @@ def _environment(directory: str) -> dict[str, str]:
 def _pass_on(client: "subprocess.Popen[bytes]") -> None:
     """Forward signals to the client: a signal to the supervisor is meant for the run."""
 
-    def tell(number: int, _frame: FrameType | None) -> None:
+    def pass_signal(number: int, _frame: FrameType | None) -> None:
         client.send_signal(number)
 
     for number in (signal.SIGINT, *PREEMPTED_BY):
-        signal.signal(number, tell)
+        signal.signal(number, pass_signal)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 import time
 
 LAST_S = 60.0  # seconds until members are killed: one that hangs in C++ does not end by itself
-LOOK_S = 0.1
+POLL_S = 0.1
 DISK = ".disk"  # in a store, a link to the directory of blobs without room in memory
 
 
@@ -24,7 +24,7 @@ def outlive(parent: int) -> None:
         return
     except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no pidfd_open
         while os.getppid() == parent:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return
     try:
         if os.getppid() == parent:  # otherwise it has ended, and another process may have its number
@@ -47,7 +47,7 @@ def _take_care(directory: str, owner: int) -> None:
     outlive(owner)
     deadline = time.monotonic() + LAST_S
     while _members(directory) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     for member in _members(directory):
         with contextlib.suppress(ProcessLookupError):
             os.kill(member, signal.SIGKILL)

@@ -72,10 +72,10 @@ def run(
         raise UsageError(f"{engine}.run takes a script, or {other} instead. Received: {os.fspath(script)} too")
     if isinstance(args, (str, bytes)):
         raise UsageError(f"args must be a list, one item for each argument. Received: {args!r}")
-    words = option_words(engine, {name: value for name, value in options.items() if name != "module"})
+    argv = option_argv(engine, {name: value for name, value in options.items() if name != "module"})
     given = ["-m", str(module)] if module else []
     behind = ["--", *([] if script is None else [os.fspath(script)]), *map(str, args)]
-    argv = [engine, "run", *words, *given, *(behind if script is not None or args else [])]
+    argv = [engine, "run", *argv, *given, *(behind if script is not None or args else [])]
     with tempfile.TemporaryDirectory(prefix=f"{engine}-records-") as directory:
         code = _waited_for(argv, directory)
         error = Path(directory, ERROR)
@@ -87,7 +87,7 @@ def run(
     return result
 
 
-def option_words(engine: str, options: Mapping[str, Any], others: Collection[str] = ()) -> list[str]:
+def option_argv(engine: str, options: Mapping[str, Any], others: Collection[str] = ()) -> list[str]:
     """Return options that are given as keyword arguments as the words of a command line.
 
     Args:
@@ -100,7 +100,7 @@ def option_words(engine: str, options: Mapping[str, Any], others: Collection[str
     """
     command = importlib.import_module(f"{engine}.cli").main.commands["run"]
     params = {name: p for p in command.params if isinstance(p, click.Option) for name in names_of(p)}
-    words = []
+    argv = []
     for name, value in options.items():
         key = name.replace("_", "-")
         if name in NOT_FROM_PYTHON and value:
@@ -109,11 +109,11 @@ def option_words(engine: str, options: Mapping[str, Any], others: Collection[str
             close = get_close_matches(name, [*others, *(each.replace("-", "_") for each in params)], 1)
             hint = f"did you mean {close[0]}?" if close else f"`{engine} run --help` lists the options"
             raise UsageError(f"{engine} has no option {name!r}; {hint}")
-        words += _words(params[key], value, name)
-    return words
+        argv += _option_argv(params[key], value, name)
+    return argv
 
 
-def _words(param: click.Option, value: Any, name: str) -> list[str]:
+def _option_argv(param: click.Option, value: Any, name: str) -> list[str]:
     flag = max(param.opts, key=len)
     if value is None or value is False:
         return []
@@ -194,7 +194,7 @@ def _result(code: int, file: Path) -> RunResult:
     return RunResult(code, list(fits.values()), records)
 
 
-def _error(told: Mapping[str, Any]) -> UserError:
+def _error(failure: Mapping[str, Any]) -> UserError:
     """Return the error that ended the command."""
-    kind = next((ERRORS[name] for name in told["kinds"] if name in ERRORS), UserError)
-    return kind(told["message"])
+    kind = next((ERRORS[name] for name in failure["kinds"] if name in ERRORS), UserError)
+    return kind(failure["message"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from fdt.cli.detach import DetachedReporters, Follower, start_of, stop
+from fdt.cli.detach import Follower, NotePrinter, start_of, stop
 from fdt.cli.options import CountType
 from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
@@ -55,23 +55,23 @@ def attach_command(name: str, lines: int | None, stops: bool, removes: bool, as_
         return 0
     if as_json and (stops or removes):
         raise UsageError("--json shows runs. Received: --stop or --remove too; leave one of them out")
-    run, tell = find(name), DetachedReporters(command)
+    run, print_note = find(name), NotePrinter(command)
     if stops:
-        return _stopped(run, tell)
+        return _stopped(run, print_note)
     if removes:
         run.remove()
         return 0
-    return _watch(run, lines, tell, _show_as_json if as_json else _show)
+    return _watch(run, lines, print_note, _show_as_json if as_json else _show)
 
 
-def _stopped(run: DetachedRun, tell: DetachedReporters) -> int:
+def _stopped(run: DetachedRun, print_note: NotePrinter) -> int:
     if run.over():
-        tell(f"{run.name} had already ended: {run.state()}")
+        print_note(f"{run.name} had already ended: {run.state()}")
         return 0
-    if not run.here():
+    if not run.is_local():
         raise UserError(f"a run can be stopped on its own machine only. Received: {run.name}, {run.state()}")
     stop(run)
-    tell(f"{run.name}: {run.state()}")
+    print_note(f"{run.name}: {run.state()}")
     return 0 if run.over() else 1
 
 
@@ -85,7 +85,7 @@ def _show(run: DetachedRun, lines: int | None) -> None:
 
 
 def _watch(
-    run: DetachedRun, lines: int | None, tell: DetachedReporters, show: Callable[[DetachedRun, int | None], None]
+    run: DetachedRun, lines: int | None, print_note: NotePrinter, show: Callable[[DetachedRun, int | None], None]
 ) -> int:
     """Show the run's output until it ends; return its exit code."""
     try:
@@ -93,13 +93,13 @@ def _watch(
     except FileNotFoundError:
         raise UserError(f"{run.directory} has no output of the run") from None
     except KeyboardInterrupt:
-        tell(f"{run.name} continues; `{tell.name} attach {run.name}` shows it again, --stop ends it")
+        print_note(f"{run.name} continues; `{print_note.name} attach {run.name}` shows it again, --stop ends it")
         raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     if run.killed():
-        tell(_how_it_ended(run))
+        print_note(_how_it_ended(run))
     return run.exit_code()
 
 
@@ -127,10 +127,10 @@ def _list(found: Sequence[DetachedRun]) -> None:
 def _row(run: DetachedRun) -> tuple[str, str, str, str, str]:
     noted = run.read("run")
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(noted["created"]))
-    return run.name, run.state(), run.at(), since, shlex.join(_words(noted))
+    return run.name, run.state(), run.at(), since, shlex.join(_notes(noted))
 
 
-def _words(noted: dict[str, list[str]]) -> list[str]:
+def _notes(noted: dict[str, list[str]]) -> list[str]:
     """Return the user's command from the engine's name and `run` on."""
     command = noted["command"]
     return [str(noted["engine"]), *command[command.index("run") :]] if "run" in command else command
@@ -143,7 +143,7 @@ def _list_as_json(found: Sequence[DetachedRun]) -> None:
         kept = {name: noted[name] for name in ("engine", "script", "cwd", "run_dir", "created")}
         code = run.exit_code() if run.over() else None
         state = {"name": run.name, "state": run.state(), "at": run.at(), "over": run.over(), "exit_code": code}
-        _print({**state, **kept, "command": _words(noted), "output": str(run.output), "logs": str(_logs(run))})
+        _print({**state, **kept, "command": _notes(noted), "output": str(run.output), "logs": str(_logs(run))})
 
 
 def _print(record: Mapping[str, Any]) -> None:

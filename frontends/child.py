@@ -28,8 +28,8 @@ def main() -> None:
     finally:
         if group.failed is not None:
             kinds = [kind.__name__ for kind in type(group.failed).__mro__]
-            told = {"kinds": kinds, "message": " ".join(str(group.failed).split())}
-            (directory / ERROR).write_text(json.dumps(told))
+            failure = {"kinds": kinds, "message": " ".join(str(group.failed).split())}
+            (directory / ERROR).write_text(json.dumps(failure))
 
 
 def _end_with(parent: int) -> None:

@@ -121,10 +121,10 @@ def find() -> ConfigFile | None:
 def _folders() -> Iterator[Path]:
     """Yield the working directory, and its parents up to the root of the repository."""
     try:
-        here = Path.cwd()
+        folder = Path.cwd()
     except FileNotFoundError:  # it was removed
         return
-    folders = [here, *here.parents]
+    folders = [folder, *folder.parents]
     roots = [n for n, folder in enumerate(folders) if any(os.path.exists(folder / name) for name in ROOTS)]
     yield from folders[: roots[0] + 1 if roots else 1]
 

@@ -28,8 +28,8 @@ Examples:
 @click.command("config", cls=Command, epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @click.option(PROFILE, metavar="NAME", shell_complete=profiles, help="Use the tables of this profile, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND [OPTIONS]]")
-def config_command(words: Sequence[str], profile: str | None, as_json: bool) -> None:
+@click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND [OPTIONS]]")
+def config_command(typed: Sequence[str], profile: str | None, as_json: bool) -> None:
     """Show each option's value, and what sets it.
 
     The command line overrides the environment, which overrides hfdt.toml or [tool.hfdt] of pyproject.toml. A default
@@ -38,7 +38,7 @@ def config_command(words: Sequence[str], profile: str | None, as_json: bool) -> 
     """
     parent = click.get_current_context().parent
     assert parent is not None
-    name, *rest = words or ("run",)
+    name, *rest = typed or ("run",)
     group: Any = parent.command
     command = group.get_command(parent, name) if name in COMMANDS else None
     if command is None:
@@ -54,8 +54,8 @@ def config_command(words: Sequence[str], profile: str | None, as_json: bool) -> 
         _show(f"{group.name} {name}", found, options)
 
 
-def _own(command: click.Command, ctx: click.Context, words: Sequence[str]) -> list[str]:
-    return split(words, *command.names(ctx)).ours if isinstance(command, TakesScript) else list(words)
+def _own(command: click.Command, ctx: click.Context, typed: Sequence[str]) -> list[str]:
+    return split(typed, *command.names(ctx)).ours if isinstance(command, TakesScript) else list(typed)
 
 
 def _file() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import click
 from client_shim import script
 from fdt.cli.program import COMMAND, TYPED, Command, usage_error
 from fdt.errors import UsageError
-from frontends.api import option_words
+from frontends.api import option_argv
 
 # They concern a script, which is not there.
 OF_SCRIPTS = ("run_dir", "resume", "detach", "verify", "capture", "allow_replicated", "module")
@@ -41,7 +41,7 @@ def fit(engine: str, model: Any, args: tuple[Any, ...], given: Mapping[str, Any]
         if ours.get(name):
             raise UsageError(f"{name} is for scripts: `{engine} run`, or {engine}.run. {engine}.fit trains a model")
     with _alone(engine):
-        return _trained(engine, option_words(engine, ours, of_keras), lambda: model.fit(*args, **for_keras), model)
+        return _trained(engine, option_argv(engine, ours, of_keras), lambda: model.fit(*args, **for_keras), model)
 
 
 @contextlib.contextmanager
@@ -57,18 +57,18 @@ def _alone(engine: str) -> Iterator[None]:
         _TRAINING.release()
 
 
-def _trained(engine: str, words: list[str], call: Callable[[], Any], model: Any) -> Any:
+def _trained(engine: str, argv: list[str], call: Callable[[], Any], model: Any) -> Any:
     from client_shim.fit import fit_remotely
     from client_shim.imports import intercepted
     from client_shim.state import ScriptRun
     from fdt.cli.run import requested, run
 
     cli = importlib.import_module(f"{engine}.cli")
-    ctx = _parsed(cli.main, words)
+    ctx = _parsed(cli.main, argv)
     with ctx.scope():
         cli.checked(ctx.params)
         settings, make_engine = cli.engine_of(ctx.params)
-        ctx.meta[COMMAND] = [f"{engine}.fit", *words]
+        ctx.meta[COMMAND] = [f"{engine}.fit", *argv]
         request = replace(requested(engine, "", ctx.params), own_summary=not ctx.params["verbose"])
     history: list[Any] = []
     thread = threading.get_ident()
@@ -89,13 +89,13 @@ def _trained(engine: str, words: list[str], call: Callable[[], Any], model: Any)
     return history[0]
 
 
-def _parsed(group: Any, words: list[str]) -> click.Context:
+def _parsed(group: Any, argv: list[str]) -> click.Context:
     """Return the context of the command `run` with these options, those of the configuration included."""
     command = group.commands["run"]
     ctx = click.Context(command, info_name="run", parent=click.Context(group, info_name=group.name))
     try:
-        Command.parse_args(command, ctx, words)
+        Command.parse_args(command, ctx, argv)
     except click.ClickException as error:
         raise usage_error(error) from None
-    ctx.meta[TYPED] = words
+    ctx.meta[TYPED] = argv
     return ctx

@@ -38,26 +38,26 @@ _COST = "Let workers train for some seconds and print memory and time of 1, 2, 4
 @click.command("inspect", cls=ScriptCommand)
 @_options
 @option(REPORTS, "--cost/--no-cost", default=True, help=_COST)
-def hfdt_command(script: str, words: list[str], **given: Any) -> int:
+def hfdt_command(script: str, script_args: list[str], **given: Any) -> int:
     """Print what a run would send, its memory, and the time of a step.
 
     script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
     Workers train for some seconds to measure memory and time.
     """
-    return _inspect("hfdt", script, words, given)
+    return _inspect("hfdt", script, script_args, given)
 
 
 @click.command("inspect", cls=ScriptCommand)
 @_options
-def nfdt_command(script: str, words: list[str], **given: Any) -> int:
+def nfdt_command(script: str, script_args: list[str], **given: Any) -> int:
     """Print what a run would send, and the estimated time.
 
     script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
     """
-    return _inspect("nfdt", script, words, given)
+    return _inspect("nfdt", script, script_args, given)
 
 
-def _inspect(engine: str, script: str, words: list[str], given: Mapping[str, Any]) -> int:
+def _inspect(engine: str, script: str, script_args: list[str], given: Mapping[str, Any]) -> int:
     with quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
@@ -65,12 +65,14 @@ def _inspect(engine: str, script: str, words: list[str], given: Mapping[str, Any
         of = functools.partial(importlib.import_module, package=engine)
         cost = of(".cost.report").reported if given.get("cost") else None
         workers, settings = given["workers"] or DEFAULT_WORKERS, Settings(seed=given["seed"])
-        run = functools.partial(inspect, script, words, engine, workers, settings, of(".compressors").sizes, cost=cost)
+        run = functools.partial(
+            inspect, script, script_args, engine, workers, settings, of(".compressors").sizes, cost=cost
+        )
         if not given["as_json"]:
             return run()
         found: list[dict[str, Any]] = []
         with stdout_diverted():
-            code = run(show=lambda looked, first: found.append(_as_json(looked, first)))
+            code = run(show=lambda detected, first: found.append(_as_json(detected, first)))
     for each in found:
         click.echo(json.dumps({"command": f"{engine} inspect", "script": script, **each}))
     if (stdout := sys.__stdout__) is not None and sys.stdout is stdout:
@@ -79,12 +81,12 @@ def _inspect(engine: str, script: str, words: list[str], given: Mapping[str, Any
     return code
 
 
-def _as_json(looked: "CaptureDetection", found: "Inspection | None") -> dict[str, Any]:
+def _as_json(detected: "CaptureDetection", found: "Inspection | None") -> dict[str, Any]:
     from client_shim.inspection import compressed_bytes, step_bytes
 
-    calls = [asdict(call) for call in looked.findings]
+    calls = [asdict(call) for call in detected.findings]
     if found is None:
-        return {"capture": looked.capture, "calls": calls, "fit": None}
+        return {"capture": detected.capture, "calls": calls, "fit": None}
     measured = {"step_seconds": found.step_s, "step_bytes": step_bytes(found.job)}
     cost = None if found.cost is None else found.cost.values
     fit = {**asdict(found.job), "note": found.note, "mapped": found.mapped, **measured}

@@ -34,7 +34,7 @@ class Setting:
     source: str
 
     @property
-    def words(self) -> list[str]:
+    def argv(self) -> list[str]:
         """The option as a command line gives it."""
         name = max(self.param.opts, key=len)
         if self.param.is_flag or self.value is None:
@@ -214,6 +214,6 @@ def _setting(ctx: click.Context, param: click.Option, value: Any, source: str, k
     try:
         converted = param.type_cast_value(ctx, value)
     except (UserError, click.BadParameter) as error:
-        said = error.message if isinstance(error, click.ClickException) else str(error)
-        raise UsageError(f"{source}: {said}" if key in source else f"{source}: {key}: {said}") from None
+        reason = error.message if isinstance(error, click.ClickException) else str(error)
+        raise UsageError(f"{source}: {reason}" if key in source else f"{source}: {key}: {reason}") from None
     return Setting(param, converted if param.is_flag else value, source)

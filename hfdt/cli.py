@@ -158,7 +158,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @verify_option
 @server_options
 @config_options
-def run_command(script: str, words: list[str], **given: Any) -> int:
+def run_command(script: str, script_args: list[str], **given: Any) -> int:
     """Run script.py and train on workers.
 
     If it trains by `fit`, all its other code runs once, in this process. If it has a training loop of its own, every
@@ -169,18 +169,18 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim.replica.detection import starting_over
 
     checked(given)
-    verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
+    verify_first(NAME, script, script_args, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = replace(requested(NAME, script, given), write_report=write_run_report)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *ELASTIC_FLAGS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts, emulate = chosen_hosts(given), given["emulate"]
-        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica", hosts, emulate)
+        return replicas.run(request, script, script_args, given["seed"], options, "hfdt.replica", hosts, emulate)
     settings, engine = engine_of(given)
     early = bool(given["emulate"] or is_elastic(given) or names_hosts(given))  # a host may not answer
     with starting_over(NAME, given):
-        return fits.run(request, words, settings, engine, early=early)
+        return fits.run(request, script_args, settings, engine, early=early)
 
 
 @main.command("verify", cls=ScriptCommand)
@@ -193,7 +193,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @rank_options
 @verdict_option
 @config_options
-def verify_command(script: str, words: list[str], **given: Any) -> int:
+def verify_command(script: str, script_args: list[str], **given: Any) -> int:
     """Compare script.py alone and divided, step by step.
 
     For some steps, loss, updates, weights and printed numbers are compared.
@@ -202,7 +202,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 
     compressor_of(given | {"verify": given["steps"]})
     workers = given["workers"] or DEFAULT_WORKERS
-    request = request_of(NAME, script, words, given["steps"], given["seed"], workers, given["log_dir"])
+    request = request_of(NAME, script, script_args, given["steps"], given["seed"], workers, given["log_dir"])
     return verify(request, as_json=given["as_json"])
 
 

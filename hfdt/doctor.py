@@ -50,10 +50,10 @@ def horovod_check(built: tuple[bool, bool] | None, can_do_without: bool) -> Chec
     """
     version = doctor.distribution_version("horovod")
     if built is None:
-        said = f"{version}, does not import with this TensorFlow" if version else ""
+        state = f"{version}, does not import with this TensorFlow" if version else ""
         instead = "; mpi4py is used now, which is slower" if can_do_without else ""
-        return Check("Horovod", said, None if can_do_without else False, INSTALL + instead)
-    controllers = [name for name, there in zip(("MPI", "Gloo"), built, strict=True) if there]
+        return Check("Horovod", state, None if can_do_without else False, INSTALL + instead)
+    controllers = [name for name, present in zip(("MPI", "Gloo"), built, strict=True) if present]
     return Check("Horovod", f"{version} ({', '.join(controllers)})", True)
 
 
@@ -98,7 +98,7 @@ class _bar:
     """A progress bar on a terminal; elsewhere one line for each new activity and for every 20 percent."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._said = console, ("", -20)
+        self._console, self._shown = console, ("", -20)
         self._progress = Progress(*Progress.get_default_columns()[:3], TimeElapsedColumn(), console=console)
 
     def __enter__(self) -> OnProgress:
@@ -116,8 +116,8 @@ class _bar:
         self._progress.update(self._task, description=f"Horovod: {what}", completed=percent)
 
     def _line(self, what: str, percent: int) -> None:
-        if what != self._said[0] or percent >= self._said[1] + 20:
-            self._said = (what, percent)
+        if what != self._shown[0] or percent >= self._shown[1] + 20:
+            self._shown = (what, percent)
             print(f"Horovod: {what}" + (f" {percent}%" if percent else ""), file=self._console.file, flush=True)
 
 

@@ -115,7 +115,7 @@ def make_elastic(given: Mapping[str, Any]) -> "Callable[[Path], HfdtEngine] | No
                 offers = stack.enter_context(contextlib.closing(Offers(endpoint, pool, logs)))
                 if not given["quiet"]:
                     announce("hfdt", offers.listener)
-            discovery.wait(started, timeout_s, lambda text: _say(given, text))
+            discovery.wait(started, timeout_s, lambda text: _print_line(given, text))
             engine = ElasticHfdtEngine(pool, limits, logs, close=stack.pop_all().close, **chosen)
         return engine
 
@@ -129,8 +129,8 @@ def _first_hosts(given: Mapping[str, Any]) -> "list[Host]":
     if given["host_discovery_script"]:
         return []
     name = socket.gethostname()
-    here = name if is_here(name) else "localhost"
-    return chosen_hosts(given) or [Host(here, given["workers"] or DEFAULT_WORKERS)]
+    local = name if is_here(name) else "localhost"
+    return chosen_hosts(given) or [Host(local, given["workers"] or DEFAULT_WORKERS)]
 
 
 def _started(given: Mapping[str, Any], hosts: "list[Host]") -> int:
@@ -138,6 +138,6 @@ def _started(given: Mapping[str, Any], hosts: "list[Host]") -> int:
     return given["workers"] or given["min_np"] or sum(host.slots for host in hosts) or 1
 
 
-def _say(given: Mapping[str, Any], text: str) -> None:
+def _print_line(given: Mapping[str, Any], text: str) -> None:
     if not given["quiet"]:
         click.echo(f"hfdt: {text}", err=True)

@@ -113,12 +113,12 @@ def require(holds: bool, rule: str, wanted: str, **received: Any) -> None:
         raise ValueError(f"{rule}: {wanted}. Received: {', '.join(f'{k}={v}' for k, v in received.items())}")
 
 
-def nobody_waits(shared: State, mine: State, worker: int) -> State:
+def no_worker_waits(shared: State, mine: State, worker: int) -> State:
     """Return `shared` unchanged: the default of `leave`."""
     return shared
 
 
-def nobody_counts(shared: State, worker: int) -> State:
+def no_worker_counts(shared: State, worker: int) -> State:
     """Return `shared` unchanged: the default of `join`."""
     return shared
 
@@ -156,8 +156,8 @@ class AsyncAlgorithm:
     init: Callable[[Tree, int], tuple[State, State]]
     pull: Callable[[State, State, Tree, Hyper], tuple[Tree | None, State, State]]
     push: Callable[[State, State, Tree, Push], tuple[AlgorithmUpdate | None, State, State]]
-    leave: Callable[[State, State, int], State] = nobody_waits
-    join: Callable[[State, int], State] = nobody_counts
+    leave: Callable[[State, State, int], State] = no_worker_waits
+    join: Callable[[State, int], State] = no_worker_counts
     flush: Callable[[State, Tree], tuple[AlgorithmUpdate | None, State]] = nothing_held
     waits: bool = False
     holds: bool = False

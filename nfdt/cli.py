@@ -173,7 +173,7 @@ def make_engine(given: dict[str, Any]) -> "tuple[int, MakeNfdtEngine]":
 @verify_option
 @server_options
 @config_options
-def run_command(script: str, words: list[str], **given: Any) -> int:
+def run_command(script: str, script_args: list[str], **given: Any) -> int:
     """Run script.py and train on workers.
 
     If it trains by `fit`, all its other code runs once, in this process. If it has a training loop of its own, every
@@ -187,7 +187,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         raise UsageError(
             "--verify K needs -np 1, because the updates of several workers differ from those of one machine"
         )
-    verify_first(NAME, script, words, given, 1)
+    verify_first(NAME, script, script_args, given, 1)
     request = replace(requested(NAME, script, given), write_report=write_run_report)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
@@ -198,14 +198,14 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
             numpy_applier.checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         hosts = chosen_hosts(given)
-        return replicas.run(request, script, words, given["seed"], options, "nfdt.replica", hosts)
+        return replicas.run(request, script, script_args, given["seed"], options, "nfdt.replica", hosts)
 
     environment = dict(os.environ)
     settings, engine = engine_of(given)
     if detach.due(request):
         os.environ.update(environment)  # restores FDT_TOKEN, which the detached command needs too
     early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
-    return fits.run(request, words, settings, engine, early=early)
+    return fits.run(request, script_args, settings, engine, early=early)
 
 
 @main.command("verify", cls=ScriptCommand)
@@ -218,7 +218,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @transport_options
 @verdict_option
 @config_options
-def verify_command(script: str, words: list[str], **given: Any) -> int:
+def verify_command(script: str, script_args: list[str], **given: Any) -> int:
     """Compare script.py alone and on one worker, step by step.
 
     For some steps, loss, updates, weights and printed numbers are compared.
@@ -230,7 +230,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
             "nfdt verify compares one worker with the script alone: the gradients of several workers are stale. "
             f"Received: -np {given['workers']}; leave it out"
         )
-    request = request_of(NAME, script, words, given["steps"], given["seed"], 1, given["log_dir"])
+    request = request_of(NAME, script, script_args, given["steps"], given["seed"], 1, given["log_dir"])
     return verify(replace(request, options=[*request.options, "-np", "1"]), as_json=given["as_json"])
 
 

@@ -135,8 +135,8 @@ class InputDivision:
         except tf.errors.OutOfRangeError:
             raise
         except tf.errors.OpError as error:
-            said = str(error).split("\n")[0][:300]
-            failed = ROW_FAILED.format(where=where(), rank=self._exchange.rank, error=said)
+            reason = str(error).split("\n")[0][:300]
+            failed = ROW_FAILED.format(where=where(), rank=self._exchange.rank, error=reason)
             self._exchange.refuse(WorkerError(failed))
             raise
         return iterator._local_input.placed(element, placement)

@@ -42,16 +42,16 @@ class PlacedRank:
         group: ReplicaGroup,
         exchange: GroupedExchange,
         options: Mapping[str, str],
-        say: Callable[[str], None],
+        show_line: Callable[[str], None],
         sessions: Callable[[Callable[[Any], None], Callable[[], None]], SessionHooks],
     ) -> None:
         self._group = group
-        self._say = say if group.rank == 0 else lambda line: None
+        self._show_line = show_line if group.rank == 0 else lambda line: None
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._replicated = self._samples = self._in_sessions = 0
         self._engine = PlacementEngine(exchange, self._stepped)
         self._sessions = sessions(self._count_session, self._count_replicated)
-        self._said = False
+        self._noted = False
 
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
@@ -90,10 +90,12 @@ class PlacedRank:
                 raise CaptureError(UNDIVIDED.format(where=where()))
             self._replicated += 1
             return
-        if not self._said:
-            self._said = True
+        if not self._noted:
+            self._noted = True
             at, what, rows = entry.first
-            self._say(f"replicated: {at}, {what}, {quantity(rows, 'row')} on {quantity(self._group.size, 'rank')}")
+            self._show_line(
+                f"replicated: {at}, {what}, {quantity(rows, 'row')} on {quantity(self._group.size, 'rank')}"
+            )
         self._samples += entry.rows[0]
 
     def _count_session(self, share: Any) -> None:

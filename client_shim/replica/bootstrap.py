@@ -33,7 +33,7 @@ _ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
 
-Words = tuple[dict[str, Any], bytes]
+Message = tuple[dict[str, Any], bytes]
 
 
 class BootstrapListener:
@@ -46,7 +46,7 @@ class BootstrapListener:
         task: Returns the message for a rank, sent when the rank is admitted.
     """
 
-    def __init__(self, size: int, identity: TlsIdentity, token: str, task: Callable[[int], Words]) -> None:
+    def __init__(self, size: int, identity: TlsIdentity, token: str, task: Callable[[int], Message]) -> None:
         self._size, self._token, self._task = size, token, task
         self._context = identity.context(server=True)
         self._listening = socket.create_server(("", 0))
@@ -117,7 +117,7 @@ class BootstrapListener:
         return rank
 
 
-def connect(address: str, rank: int, token: str, identity: TlsIdentity) -> tuple[MessageStream, Words]:
+def connect(address: str, rank: int, token: str, identity: TlsIdentity) -> tuple[MessageStream, Message]:
     """Connect to rank 0's bootstrap listener.
 
     Args:
@@ -139,12 +139,12 @@ def connect(address: str, rank: int, token: str, identity: TlsIdentity) -> tuple
             secure = identity.context(server=False).wrap_socket(plain, server_hostname=identity.name)
             line = MessageStream(stack.enter_context(secure), remote=True)
             line.send({"rank": rank, "token": token})
-            told = line.receive(_within(CALL_S))
+            answer = line.receive(_within(CALL_S))
         except (OSError, ConnectionLost) as error:
             raise UserError(f"rank 0 cannot be reached at {address}: {error or 'it closed the connection'}") from None
         _settle(line.socket)
         stack.pop_all()
-        return line, told
+        return line, answer
 
 
 def _settle(connection: socket.socket) -> None:

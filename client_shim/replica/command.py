@@ -56,7 +56,7 @@ def wanted(
 def run(
     request: RunRequest,
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     seed: int | None,
     options: Mapping[str, str],
     package: str,
@@ -68,7 +68,7 @@ def run(
     Args:
         request: The options of the command line.
         script: Path of the user's Python file.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         seed: The run's seed; None: a random one.
         options: Options for the ranks.
         package: The engine's package of replicated scripts, whose `make_rank` makes the rank of a process.
@@ -102,9 +102,9 @@ def run(
         with (
             preemptible(None),
             ended_when_stuck(end),
-            ranks(package, script, words, run_dir=run_dir, seed=seed, options=options) as (process_group, chosen),
+            ranks(package, script, script_args, run_dir=run_dir, seed=seed, options=options) as (process_group, chosen),
         ):
-            return running.run(script, words, process_group, chosen, package, options, reporters)
+            return running.run(script, script_args, process_group, chosen, package, options, reporters)
 
     return run_replicas(request, size, as_rank_0)
 

@@ -221,7 +221,7 @@ def _may_be_keras(call: ast.Call) -> bool:
     return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})
 
 
-SAID = "{command}: {reason}: the run starts again, and every rank runs the script"
+RUNS_AGAIN = "{command}: {reason}: the run starts again, and every rank runs the script"
 
 
 @contextlib.contextmanager
@@ -243,7 +243,7 @@ def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[None]:
         settled = given["capture"] not in (None, "auto") or given.get("detach") or given.get("server")
         if settled or found.trained or "run" not in argv:
             raise
-        print(SAID.format(command=command, reason=found.reason), file=sys.stderr, flush=True)
+        print(RUNS_AGAIN.format(command=command, reason=found.reason), file=sys.stderr, flush=True)
         sys.stdout.flush()
         behind = argv.index("run") + 1
         os.execv(sys.executable, [sys.executable, *argv[1:behind], "--capture", "replica", *argv[behind:]])

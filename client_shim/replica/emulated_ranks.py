@@ -30,7 +30,7 @@ _CLONE_NEWNET = 0x40000000  # linux/sched.h
 def host(
     package: str,
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     cluster: Cluster,
     run_dir: Path,
     seed: int | None,
@@ -43,7 +43,7 @@ def host(
     Args:
         package: The engine's package of replicated scripts (command.py).
         script: Path of the user's Python file.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         cluster: The hosts and their links.
         run_dir: Directory of the run's logs.
         seed: The run's seed; None: a random one.
@@ -55,7 +55,7 @@ def host(
     """
     size, identity, mine = len(cluster.workers), run_identity(), host_on(cluster, 0)
     os.environ.update(thread_variables(size))  # the hosts share this machine's cores
-    task = RankConfig("", "", 0, size, chosen(seed), options, absolute(script), script, list(words))
+    task = RankConfig("", "", 0, size, chosen(seed), options, absolute(script), script, list(script_args))
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(contextlib.closing(EmulatedNetwork(topology_of(cluster))))
         launcher = stack.enter_context(_launcher(cluster, network, run_dir))

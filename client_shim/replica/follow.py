@@ -42,7 +42,7 @@ def follow(package: str) -> None:
         ):
             with part.installed(package, process_group, task.options):
                 with recorded(rank=task.rank, agrees=True):
-                    code = run_script(task.script, task.words, task.name, part.rewrite, died.append)
+                    code = run_script(task.script, task.script_args, task.name, part.rewrite, died.append)
                 if part.rank is not None and wait_for_end(code):
                     part.rank.end()
         how = f"exit code {code}"

@@ -22,7 +22,7 @@ from fdt.process_group import ReplicaGroup
 from fdt.report import Reporters
 
 VARIABLE = "FDT_REPLICA"  # a follower's RankConfig as JSON
-LOOK_S = 0.5  # seconds between two reports of steps
+REPORT_S = 0.5  # seconds between two reports of steps
 
 
 class ReplicaRank(Protocol):
@@ -54,7 +54,7 @@ class ReplicaRank(Protocol):
         ...
 
 
-Say = Callable[[str], None]  # shows the user one line
+ShowLine = Callable[[str], None]  # shows the user one line
 
 ASYNCHRONOUS = "asynchronous"  # ranks are at different steps, so each reads its own clock
 
@@ -76,7 +76,7 @@ class RankConfig:
     options: Mapping[str, str]
     script: str  # its absolute path, or "-m package.module"
     name: str  # the script as the user named it
-    words: Sequence[str]
+    script_args: Sequence[str]
     parent: int = 0  # process id of the command, on its own host
 
     @classmethod
@@ -88,8 +88,8 @@ class RankConfig:
 class InstalledRank:
     """The rank of this process; `rank` is None until the script imports TensorFlow."""
 
-    def __init__(self, options: Mapping[str, str], say: Say = lambda line: None) -> None:
-        self._say = say
+    def __init__(self, options: Mapping[str, str], show_line: ShowLine = lambda line: None) -> None:
+        self._show_line = show_line
         self.rank: ReplicaRank | None = None
         self._turns = RegionHooks() if ASYNCHRONOUS in options else None  # only asynchronous runs rewrite code
 
@@ -112,7 +112,7 @@ class InstalledRank:
 
             def tensorflow(_: Any) -> None:
                 if active and self.rank is None:
-                    self.rank = importlib.import_module(package).make_rank(group, options, self._say)
+                    self.rank = importlib.import_module(package).make_rank(group, options, self._show_line)
                     if self._turns is not None:
                         self._turns.pass_on_to(self.rank.by_hand)
                     stack.enter_context(self.rank.in_tensorflow())
@@ -140,21 +140,21 @@ class InstalledRank:
 
 
 @contextlib.contextmanager
-def reported_steps(steps: Callable[[], int], tell: Reporters) -> Iterator[None]:
+def reported_steps(steps: Callable[[], int], reporters: Reporters) -> Iterator[None]:
     """Within, reporters that show training receive the number of `steps` twice a second."""
     over = threading.Event()
 
-    def look() -> None:
-        told = 0
-        while not over.wait(LOOK_S):
+    def report() -> None:
+        reported = 0
+        while not over.wait(REPORT_S):
             with contextlib.suppress(Exception):  # the script's state of TensorFlow may prevent reads from this thread
                 taken = steps()
-                if taken > told:
-                    tell.training(taken)
-                    told = taken
+                if taken > reported:
+                    reporters.training(taken)
+                    reported = taken
 
-    if tell.awaits_training():
-        threading.Thread(target=look, daemon=True).start()
+    if reporters.awaits_training():
+        threading.Thread(target=report, daemon=True).start()
     try:
         yield
     finally:

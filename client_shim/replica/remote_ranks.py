@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from client_shim.replica import remote_code
-from client_shim.replica.bootstrap import BootstrapListener, Words, connect
+from client_shim.replica.bootstrap import BootstrapListener, Message, connect
 from client_shim.replica.rank import RankConfig, absolute
 from client_shim.replica.run import chosen, process_group_of
 from client_shim.replica.scratch import real_paths
@@ -55,7 +55,7 @@ def ranks_by_host(hosts: Sequence[Host], size: int) -> list[Host]:
 def host(
     package: str,
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     others: Sequence[Host],
     run_dir: Path,
     seed: int | None,
@@ -68,7 +68,7 @@ def host(
     Args:
         package: The engine's package of replicated scripts (command.py).
         script: Path of the user's Python file.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         others: The hosts of the other ranks, with their slots.
         run_dir: Directory of the run's logs.
         seed: The run's seed; None: a random one.
@@ -78,7 +78,7 @@ def host(
     placement = place(others, count)
     os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
     options = {name: value for name, value in options.items() if name != "bind_to"}  # a host may run other ranks too
-    task = RankConfig("", "", 0, count + 1, chosen(seed), options, absolute(script), script, list(words))
+    task = RankConfig("", "", 0, count + 1, chosen(seed), options, absolute(script), script, list(script_args))
     launcher = placement.workers(run_dir, count)
     with group_of(
         task, package, placement.identity, "0.0.0.0", launcher, lambda rank: run_dir / log_name(ROLE)
@@ -133,18 +133,18 @@ class RemoteRanks:
         """Raise WorkerError when one has ended."""
         for ended in self._running.exits():
             log = self._log_of(ended.rank)
-            said = tail(log, ended.rank)
-            print("".join(f"  | {line}\n" for line in said.splitlines()), file=sys.stderr, end="")
-            who = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
+            log_end = tail(log, ended.rank)
+            print("".join(f"  | {line}\n" for line in log_end.splitlines()), file=sys.stderr, end="")
+            lost = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
             cause = died_of(ended.cause, log, ended.rank)
-            raise WorkerError(f"{who} was lost: {cause}; its log is {log}")
+            raise WorkerError(f"{lost} was lost: {cause}; its log is {log}")
 
     def stop(self) -> None:
         """End the processes."""
         self._running.stop()
 
 
-def _task_message(task: RankConfig, files: remote_code.Files, folder: str) -> Words:
+def _task_message(task: RankConfig, files: remote_code.Files, folder: str) -> Message:
     sizes = {path: len(source) for path, source in files.items()}
     return {"task": asdict(task), "cwd": os.getcwd(), "folder": folder, "files": sizes}, b"".join(files.values())
 
@@ -163,12 +163,12 @@ def attach() -> tuple[RankConfig, MessageStream]:
     rank = 1 + next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
     scratch = _folder() / str(rank)
     identity, token = auth.TlsIdentity.loads(os.environ.pop(auth.TLS_VARIABLE)), os.environ.pop(TOKEN_VARIABLE)
-    line, (told, data) = connect(os.environ.pop(ENGINE_VARIABLE), rank, token, identity)
+    line, (assigned, data) = connect(os.environ.pop(ENGINE_VARIABLE), rank, token, identity)
     scratch.mkdir()
     threading.Thread(target=_end_with, args=(line, scratch), daemon=True).start()
-    task = replace(RankConfig(**told["task"]), scratch=str(scratch), directory=str(scratch))
-    remote_code.unpack(_files(told["files"], data), told["folder"], scratch)
-    _stand_in(told["cwd"], scratch)
+    task = replace(RankConfig(**assigned["task"]), scratch=str(scratch), directory=str(scratch))
+    remote_code.unpack(_files(assigned["files"], data), assigned["folder"], scratch)
+    _stand_in(assigned["cwd"], scratch)
     return task, line
 
 

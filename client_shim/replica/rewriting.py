@@ -96,7 +96,7 @@ def _get_code(original: Any, hooks: StepHooks) -> Any:
 def rewrite(module: ast.Module) -> ast.Module:
     """Return `module`, its eager steps rewritten in place."""
     found = _StepFinder()
-    found.look(module.body, divided=False)
+    found.finds_step(module.body, divided=False)
     return ast.fix_missing_locations(_StepRewriter(found).visit(module)) if found.tapes else module
 
 
@@ -109,7 +109,7 @@ class _StepFinder:
         self.loops: set[ast.AST] = set()
         self.functions: set[ast.AST] = set()
 
-    def look(self, body: list[Any], *, divided: bool) -> bool:
+    def finds_step(self, body: list[Any], *, divided: bool) -> bool:
         """Return whether there is a tape among these statements; `divided`: they are in a loop or a function."""
         found = False
         for statement in body:
@@ -117,7 +117,7 @@ class _StepFinder:
                 self.after.add(statement)
             if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
                 of_function = isinstance(statement, FUNCTIONS)
-                if self.look(statement.body, divided=of_function) and of_function:
+                if self.finds_step(statement.body, divided=of_function) and of_function:
                     self.functions.add(statement)
             elif is_tape(statement):
                 self.tapes.update([statement] if divided else [])
@@ -131,7 +131,7 @@ class _StepFinder:
         bodies = [getattr(statement, name, []) for name in BODIES]
         bodies += [handler.body for handler in getattr(statement, "handlers", [])]
         # `sum`, because every body must be visited
-        inner = sum(self.look(body, divided=divided or loop) for body in bodies) > 0
+        inner = sum(self.finds_step(body, divided=divided or loop) for body in bodies) > 0
         if inner and loop:
             self.loops.add(statement)
         return inner and not loop

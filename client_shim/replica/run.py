@@ -77,7 +77,7 @@ class OtherRanks(Protocol):
 def host(
     package: str,
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     size: int,
     run_dir: Path,
     seed: int | None,
@@ -90,7 +90,7 @@ def host(
     Args:
         package: The engine's package of replicated scripts (command.py).
         script: Path of the user's Python file.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         size: The number of ranks.
         run_dir: Directory of the run's logs.
         seed: The run's seed; None: a random one.
@@ -102,7 +102,7 @@ def host(
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
     def start(directory: Path) -> LocalRanks:
-        common = size, seed, options, absolute(script), script, list(words), os.getpid()
+        common = size, seed, options, absolute(script), script, list(script_args), os.getpid()
         tasks = [RankConfig(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
         return LocalRanks(package, tasks, run_dir)
 
@@ -149,23 +149,23 @@ def chosen(seed: int | None) -> int:
 
 def run(
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     process_group: RootGroup,
     seed: int,
     package: str,
     options: Mapping[str, str],
-    tell: Reporters,
+    reporters: Reporters,
 ) -> int:
     """Run the script as rank 0.
 
     Args:
         script: Path of the user's Python file.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         process_group: The process group, of which this process is the root.
         seed: The run's seed.
         package: The engine's package of replicated scripts (command.py).
         options: Options for the ranks.
-        tell: Receives progress, notes and the summary.
+        reporters: Receives progress, notes and the summary.
 
     Returns:
         The script's exit code.
@@ -173,20 +173,20 @@ def run(
     Raises:
         WorkerError: A rank was lost, or ranks did not call the same collectives.
     """
-    part, started = InstalledRank(options, tell.note), time.monotonic()
+    part, started = InstalledRank(options, reporters.note), time.monotonic()
     with (
-        reported_steps(part.steps, tell),
+        reported_steps(part.steps, reporters),
         agreed(process_group, seed, clocks=ASYNCHRONOUS not in options),
         part.installed(package, process_group, options),
     ):
         with recorded(agrees=True):
-            code = run_script(script, words, rewrite=part.rewrite)
+            code = run_script(script, script_args, rewrite=part.rewrite)
         if not wait_for_end(code):
             return code
         if part.rank is not None:
             part.rank.end()
-    said = [dict(part.counts()), *process_group.end(_patience())]
-    _report(said, time.monotonic() - started, tell, asynchronous=ASYNCHRONOUS in options)
+    counts = [dict(part.counts()), *process_group.end(_patience())]
+    _report(counts, time.monotonic() - started, reporters, asynchronous=ASYNCHRONOUS in options)
     return code
 
 
@@ -205,9 +205,11 @@ def _patience() -> Callable[[], None]:
     return check
 
 
-def _report(said: Sequence[Mapping[str, Any]], seconds: float, tell: Reporters, *, asynchronous: bool) -> None:
+def _report(
+    counts_of_ranks: Sequence[Mapping[str, Any]], seconds: float, reporters: Reporters, *, asynchronous: bool
+) -> None:
     """Report the training of all ranks as one epoch."""
-    counts = [{"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0, **each} for each in said]
+    counts = [{"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0, **each} for each in counts_of_ranks]
     steps = [c["steps"] for c in counts]
     end = EpochEnd(
         steps=sum(steps) if asynchronous else max(steps), samples=sum(c["samples"] for c in counts), seconds=seconds
@@ -220,11 +222,11 @@ def _report(said: Sequence[Mapping[str, Any]], seconds: float, tell: Reporters, 
         end.bytes_received += count["sent_bytes"]
     end.extra.update(counts[0].get("extra", {}))
     if end.steps:
-        tell.event(Event(epoch_end=end))
+        reporters.event(Event(epoch_end=end))
     for line in counts[0].get("notes", ()):
-        tell.note(line)
+        reporters.note(line)
     if counts[0]["replicated"]:
-        tell.note(f"not divided: {quantity(counts[0]['replicated'], 'step')}; every rank did the same work")
+        reporters.note(f"not divided: {quantity(counts[0]['replicated'], 'step')}; every rank did the same work")
 
 
 def settle_hashing() -> None:

@@ -125,24 +125,24 @@ def _makedirs(path: str) -> None:
 
 
 def _is_path(path: Any) -> bool:
-    return isinstance(path, (str, bytes, os.PathLike)) and path not in ("", b"") and not _here.real
+    return isinstance(path, (str, bytes, os.PathLike)) and path not in ("", b"") and not _thread.real
 
 
-class _Here(threading.local):
+class _Thread(threading.local):
     real = False
 
 
-_here = _Here()
+_thread = _Thread()
 
 
 @contextlib.contextmanager
 def real_paths() -> Iterator[None]:
     """Within, this thread's paths are not mapped, so that it can remove leftovers at the end of the run."""
-    _here.real = True
+    _thread.real = True
     try:
         yield
     finally:
-        _here.real = False
+        _thread.real = False
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ class Import:
 def sources(script: str) -> Iterator[tuple[Path, ast.Module]]:
     """Yield path and syntax tree of the script and, recursively, of its modules; skip files that cannot be parsed."""
     first, folder = file_of(script), folder_of(script)
-    packages = [file for files in _files(folder, module_of(script) or "") for file in _there(files)]
+    packages = [file for files in _files(folder, module_of(script) or "") for file in _existing(files)]
     started = dict.fromkeys([first, *(packages if module_of(script) else [])])
     waiting, seen = [(file, 0) for file in started], {file.resolve() for file in started}
     while waiting:
@@ -64,14 +64,14 @@ def imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 *around, last = _files(folder, alias.name)
-                yield Import(alias.name.partition(".")[0], _there(*around, last), any(_there(last)))
+                yield Import(alias.name.partition(".")[0], _existing(*around, last), any(_existing(last)))
         elif isinstance(node, ast.ImportFrom):
             start = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else folder
             module = _files(start, node.module or "")
             inner = [_files(start, f"{node.module or ''}.{alias.name}".strip("."))[-1] for alias in node.names]
-            found = any(_there(module[-1])) or all(_there(each) for each in inner)
+            found = any(_existing(module[-1])) or all(_existing(each) for each in inner)
             top = "" if node.level else (node.module or "").partition(".")[0]
-            yield Import(top, _there(*module, *inner), found)
+            yield Import(top, _existing(*module, *inner), found)
 
 
 def _files(folder: Path, name: str) -> list[tuple[Path, ...]]:
@@ -81,7 +81,7 @@ def _files(folder: Path, name: str) -> list[tuple[Path, ...]]:
     return [(place.with_suffix(".py"), place / "__init__.py") for place in places] or [(folder / "__init__.py",)]
 
 
-def _there(*places: tuple[Path, ...]) -> tuple[Path, ...]:
+def _existing(*places: tuple[Path, ...]) -> tuple[Path, ...]:
     return tuple(file for candidates in places for file in candidates if file.is_file())
 
 

@@ -56,8 +56,8 @@ def kept(callbacks: Sequence[Any], sums: Sequence[dict[str, int]], arrays: list[
         if type(callback).__name__ == CSV_LOGGER:
             kept.append([CSV_LOGGER, csv_state(callback)])
             continue
-        said, others = plain.attributes(callback, arrays, made_with)
-        kept.append([type(callback).__name__, said])
+        encoded, others = plain.attributes(callback, arrays, made_with)
+        kept.append([type(callback).__name__, encoded])
         if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):
             left_out.append(
                 f"{type(callback).__name__}: {', '.join(others)} cannot be saved; the script's own value is used"
@@ -73,9 +73,9 @@ def csv_state(logger: Any) -> dict[str, int]:
         return {}
 
 
-def continue_csv(logger: Any, said: dict[str, int]) -> None:
+def continue_csv(logger: Any, saved: dict[str, int]) -> None:
     """Make `logger` append, and cut its file at the size of `csv_state`, as later rows are written again."""
     logger.append = True
     with contextlib.suppress(OSError):
-        if os.stat(logger.filename).st_size > said.get("size", float("inf")):
-            os.truncate(logger.filename, said["size"])
+        if os.stat(logger.filename).st_size > saved.get("size", float("inf")):
+            os.truncate(logger.filename, saved["size"])

@@ -54,7 +54,7 @@ class FitCheckpoints:
         self._callbacks = callback_state.own(call.callbacks)
         self._sums = [plain.sums(callback) for callback in self._callbacks]
         self._writing: Thread | None = None
-        self._told = False
+        self._warned = False
         self._midst: Saved | None = None  # a commit within the first epoch to train
         self.seed = 0
         self.saved: Saved | None = None
@@ -63,8 +63,8 @@ class FitCheckpoints:
         """Find and load what was saved. Raises CaptureError if the script's `fit` differs from the saved one."""
         self.seed = seed
         self._signature = signature(self._call, self._data, self._trainable, blobs)
-        found, said = self._directory.load(self.number, Saved.check) if self._directory.resumed else (None, [])
-        for line in said:
+        found, warnings = self._directory.load(self.number, Saved.check) if self._directory.resumed else (None, [])
+        for line in warnings:
             self._note(line)
         if found is None:
             return
@@ -78,11 +78,11 @@ class FitCheckpoints:
             raise CaptureError(
                 f"fit {self.number} has a checkpoint whose arrays are not the model's: {error}; {_CARRIED_ON}"
             ) from None
-        self._look_for_midst()
+        self._find_step()
 
-    def _look_for_midst(self) -> None:
-        found, said = self._directory.load_step(self.number, Saved.check_step)
-        for line in said:
+    def _find_step(self) -> None:
+        found, warnings = self._directory.load_step(self.number, Saved.check_step)
+        for line in warnings:
             self._note(line)
         if found is not None and int(found[0]["epoch"]) == self.first:
             self._midst = Saved(*found)
@@ -119,9 +119,9 @@ class FitCheckpoints:
 
     def prepare(self) -> None:
         """Prepare files that callbacks continue to write, before their first hook would start them anew."""
-        for callback, said in self._saved_of_callbacks():
+        for callback, encoded in self._saved_of_callbacks():
             if type(callback).__name__ == callback_state.CSV_LOGGER and hasattr(callback, "append"):
-                callback_state.continue_csv(callback, said)
+                callback_state.continue_csv(callback, encoded)
 
     def expect_commits(self) -> None:
         """Expect commits within epochs: the state before the first epoch is saved, too."""
@@ -151,9 +151,9 @@ class FitCheckpoints:
         """
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
-        for callback, said in self._saved_of_callbacks():
+        for callback, encoded in self._saved_of_callbacks():
             if type(callback).__name__ != callback_state.CSV_LOGGER:
-                plain.put_back(callback, said, self.saved.arrays)
+                plain.put_back(callback, encoded, self.saved.arrays)
         self._call.model.stop_training = self.saved.stopped
         if not draws:
             randomness.restore(self.saved.plain("random"))
@@ -164,7 +164,7 @@ class FitCheckpoints:
         """Return the script's callbacks that still exist, with the saved state of each."""
         saved = self.saved.header["callbacks"] if self.saved is not None else []
         pairs = zip(self._callbacks, saved, strict=False)
-        return [(callback, said) for callback, (name, said) in pairs if type(callback).__name__ == name]
+        return [(callback, encoded) for callback, (name, encoded) in pairs if type(callback).__name__ == name]
 
     def _check(self, before: dict[str, Any]) -> None:
         for name, now in self._signature.items():
@@ -203,8 +203,8 @@ class FitCheckpoints:
 
     def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
         """Save a commit within an epoch, as the ranks have it; the callbacks' states are those of the epoch's start."""
-        said = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
-        header: dict[str, Any] = {**said, "counts": [len(group) for group in groups]}
+        position = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
+        header: dict[str, Any] = {**position, "counts": [len(group) for group in groups]}
         if commit.HasField("remaining"):
             header["remaining"] = [commit.remaining.next, *commit.remaining.returned]
         arrays = [array for group in groups for array in group]
@@ -252,8 +252,8 @@ class FitCheckpoints:
 
     def _warn(self, error: OSError) -> None:
         """Note a failed write once; training continues, because it is worth more than its checkpoint."""
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             self._note(
                 f"a checkpoint cannot be written: {error}. Training continues; --resume would start from an older one"
             )

@@ -50,11 +50,11 @@ def _encoded(value: Any, arrays: list[Array]) -> Any:
     raise NotPlain(type(value).__name__)
 
 
-def decode(said: Any, arrays: list[Array]) -> Any:
+def decode(encoded: Any, arrays: list[Array]) -> Any:
     """Return the value that `encode` encoded."""
-    if not isinstance(said, dict):
-        return said
-    ((name, inner),) = said.items()
+    if not isinstance(encoded, dict):
+        return encoded
+    ((name, inner),) = encoded.items()
     if name == "dict":
         return {decode(k, arrays): decode(v, arrays) for k, v in inner}
     if name == "function":
@@ -88,18 +88,18 @@ def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[di
             continue
         mine: list[Array] = []
         try:
-            said = encode(value, mine)
+            encoded = encode(value, mine)
         except NotPlain:
             others += [] if isinstance(value, _CODE) else [name]
             continue
-        plain[name] = _moved(said, len(arrays))
+        plain[name] = _moved(encoded, len(arrays))
         arrays += mine
     return plain, others
 
 
-def put_back(obj: Any, said: dict[str, Any], arrays: list[Array]) -> None:
+def put_back(obj: Any, encoded: dict[str, Any], arrays: list[Array]) -> None:
     """Set the attributes that `attributes` returned; lists, dicts and arrays of `obj` are filled in place."""
-    for name, value in said.items():
+    for name, value in encoded.items():
         _put(obj, name, decode(value, arrays))
 
 
@@ -109,10 +109,10 @@ def _sum(value: Any) -> int | None:
         return zlib.crc32(value.tobytes()) if value.dtype != object else 0
     arrays: list[Array] = []
     try:
-        said = repr(encode(value, arrays)).encode()
+        structure = repr(encode(value, arrays)).encode()
     except NotPlain:
         return None
-    return zlib.crc32(b"".join([said, *(array.tobytes() for array in arrays)]))
+    return zlib.crc32(b"".join([structure, *(array.tobytes() for array in arrays)]))
 
 
 _KINDS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "deque": deque}
@@ -139,11 +139,11 @@ def _function(module: str, name: str) -> Any:
     return found if isinstance(found, (types.FunctionType, np.ufunc)) else None
 
 
-def _moved(said: Any, by: int) -> Any:
-    """Return the encoded value `said` with its array numbers raised by `by`."""
-    if not isinstance(said, dict):
-        return said
-    ((name, inner),) = said.items()
+def _moved(encoded: Any, by: int) -> Any:
+    """Return the encoded value `encoded` with its array numbers raised by `by`."""
+    if not isinstance(encoded, dict):
+        return encoded
+    ((name, inner),) = encoded.items()
     if isinstance(inner, int):
         return {name: inner + by}
     if name == "dict":
@@ -152,16 +152,16 @@ def _moved(said: Any, by: int) -> Any:
 
 
 def _put(obj: Any, name: str, value: Any) -> None:
-    there = vars(obj).get(name)
-    if type(there) is not type(value) or there is value:
+    current = vars(obj).get(name)
+    if type(current) is not type(value) or current is value:
         setattr(obj, name, value)
-    elif isinstance(there, (list, deque)):
-        there.clear()
-        there.extend(value)
-    elif isinstance(there, (dict, set)):
-        there.clear()
-        there.update(value)
-    elif isinstance(there, np.ndarray) and there.shape == value.shape and there.dtype == value.dtype:
-        there[...] = value
+    elif isinstance(current, (list, deque)):
+        current.clear()
+        current.extend(value)
+    elif isinstance(current, (dict, set)):
+        current.clear()
+        current.update(value)
+    elif isinstance(current, np.ndarray) and current.shape == value.shape and current.dtype == value.dtype:
+        current[...] = value
     else:
         setattr(obj, name, value)

@@ -31,8 +31,8 @@ class Saved:
             int(header[name])
         for name in ("history", "epochs", "random"):
             saved.plain(name)
-        for _, said in header["callbacks"]:
-            for value in said.values():
+        for _, encoded in header["callbacks"]:
+            for value in encoded.values():
                 plain.decode(value, arrays)
         if not {"done", "stopped"} <= header.keys() or len(saved.groups()) < GROUPS:
             raise KeyError("done, stopped, counts")

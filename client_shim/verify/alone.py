@@ -20,7 +20,7 @@ def main() -> int:
     os.environ.update(plan.environment())
     try:
         with quiet_import(), recorded():
-            return run_script(plan.script, plan.words)
+            return run_script(plan.script, plan.script_args)
     except UserError as error:
         print(f"{plan.script}: {error}", file=sys.stderr)
         return 1

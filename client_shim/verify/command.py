@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, VERDICT, RecordingPlan
-from fdt.cli import words_of
+from fdt.cli import script_argv
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch import describe, stop_all
 from fdt.report import quantity
@@ -38,7 +38,7 @@ class VerifyRequest:
     Attributes:
         engine: "hfdt" or "nfdt".
         script: Path of the user's Python file.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
         options: Options of `run`, as the user gave them.
         workers: The number of workers.
         steps: The number of steps to compare.
@@ -48,7 +48,7 @@ class VerifyRequest:
 
     engine: str
     script: str
-    words: Sequence[str]
+    script_args: Sequence[str]
     options: Sequence[str]
     workers: int
     steps: int
@@ -140,18 +140,18 @@ class _Runs:
         argv = [sys.executable, "-m", "client_shim.verify.alone"]
         code = self._run({ALONE: argv, SHAKEN: argv})[0]
         if code in _FAILED or code < 0:
-            raise UserError(f"the script failed when run alone: {describe(code)}: {self._last_words(ALONE)}")
+            raise UserError(f"the script failed when run alone: {describe(code)}: {self._last_lines(ALONE)}")
         return code
 
     def divided(self, expected: int) -> str | None:
         """Run the script divided; return why it cannot be compared, or None where it exits with the code `expected`."""
         request = self._request
         program = [sys.executable, "-m", request.engine, "run", "--no-config", "--quiet", *request.options]
-        argv = [*program, "--seed", str(self._seed), *words_of(request.script), "--", *request.words]
+        argv = [*program, "--seed", str(self._seed), *script_argv(request.script), "--", *request.script_args]
         (code,) = self._run({DIVIDED: argv})
         if code == expected:
             return None
-        return f"the script ended with {describe(code)} divided and {expected} alone: {self._last_words(DIVIDED)}"
+        return f"the script ended with {describe(code)} divided and {expected} alone: {self._last_lines(DIVIDED)}"
 
     def _run(self, commands: Mapping[str, Sequence[str]]) -> list[int]:
         popens: list[subprocess.Popen[bytes]] = []
@@ -168,9 +168,9 @@ class _Runs:
     def _start(self, name: str, argv: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Start a run in a session of its own, so that Ctrl-C reaches only this command, which then ends the run."""
         directory, request = self._root / name, self._request
-        words = tuple(request.words)
+        script_args = tuple(request.script_args)
         plan = RecordingPlan(
-            str(self._root), name, request.steps, self._seed, os.getpid(), name == SHAKEN, request.script, words
+            str(self._root), name, request.steps, self._seed, os.getpid(), name == SHAKEN, request.script, script_args
         )
         env = {
             "PYTHONHASHSEED": "0",
@@ -184,7 +184,7 @@ class _Runs:
                 argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True
             )
 
-    def _last_words(self, name: str) -> str:
+    def _last_lines(self, name: str) -> str:
         """Return the last line of the run's standard error, and print the lines before it."""
         lines = (self._root / name / ERRORS).read_text(errors="replace").strip().splitlines() or ["no message"]
         for line in lines[-12:-1]:

@@ -9,7 +9,7 @@ import click
 from client_shim.verify.command import VerifyRequest
 from client_shim.verify.command import verified as verified_first
 from fdt.cli.options import FAULTS, REPORTS, TRAINING, CountType, apply
-from fdt.cli.program import TYPED, option, tell
+from fdt.cli.program import TYPED, option, print_note
 from fdt.errors import UsageError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ def verify_option(function: Decorated) -> Decorated:
 def request_of(
     engine: str,
     script: str,
-    words: Sequence[str],
+    script_args: Sequence[str],
     steps: int,
     seed: int | None,
     workers: int,
@@ -60,10 +60,10 @@ def request_of(
 ) -> VerifyRequest:
     """Return the comparison that the current command asks for."""
     typed = click.get_current_context().meta[TYPED]
-    return VerifyRequest(engine, script, words, without(typed, *_OF_THE_RUN), workers, steps, seed, log_dir)
+    return VerifyRequest(engine, script, script_args, without(typed, *_OF_THE_RUN), workers, steps, seed, log_dir)
 
 
-def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str, Any], workers: int) -> None:
+def verify_first(engine: str, script: str, script_args: Sequence[str], given: dict[str, Any], workers: int) -> None:
     """Run the comparison of `--verify`. Raises UserError where the divided run differs or nothing is proven."""
     if given["verify"] is None:
         return
@@ -74,22 +74,22 @@ def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str
 
     settle_hashing()  # done before the comparison, because it restarts this command
     log_dir = given["log_dir"] or given["run_dir"]
-    request = request_of(engine, script, words, given["verify"], given["seed"], workers, log_dir)
+    request = request_of(engine, script, script_args, given["verify"], given["seed"], workers, log_dir)
     line = verified_first(request)
     if not given["quiet"]:
-        tell(click.get_current_context(), line)
+        print_note(click.get_current_context(), line)
 
 
 def without(typed: Sequence[str], valued: Collection[str], flags: Collection[str]) -> Sequence[str]:
     """Return the options `typed` without those named, in either spelling (`--steps 5`, `--steps=5`)."""
     kept: list[str] = []
     waiting = False
-    for word in typed:
-        name = word.partition("=")[0]
+    for argument in typed:
+        name = argument.partition("=")[0]
         if waiting:
             waiting = False
         elif name in valued:
-            waiting = "=" not in word
-        elif word not in flags:
-            kept.append(word)
+            waiting = "=" not in argument
+        elif argument not in flags:
+            kept.append(argument)
     return kept

@@ -28,7 +28,7 @@ class RecordingPlan:
         parent: Process id of the comparison. The run ends when that process does.
         shaken: Move the weights by one unit in the last place before they are trained.
         script: As the user named it; empty where the command line of the run names it.
-        words: Arguments of the script.
+        script_args: Arguments of the script.
     """
 
     root: str
@@ -38,7 +38,7 @@ class RecordingPlan:
     parent: int
     shaken: bool = False
     script: str = ""
-    words: tuple[str, ...] = ()
+    script_args: tuple[str, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -61,4 +61,4 @@ class RecordingPlan:
         if text is None:
             return None
         given = json.loads(text)
-        return cls(**{**given, "words": tuple(given["words"])})
+        return cls(**{**given, "script_args": tuple(given["script_args"])})

@@ -41,7 +41,7 @@ class Split:
 
     ours: list[str] = field(default_factory=list)
     script: str | None = None
-    words: list[str] = field(default_factory=list)
+    script_args: list[str] = field(default_factory=list)
     overlooked: list[str] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ def split(argv: Sequence[str], valued: Collection[str], flags: Collection[str]) 
     """
     parts, rest = Split(), list(reversed(argv))
     if _before_script(parts, rest, valued):  # a `--` ended our options
-        parts.words = rest[::-1]
+        parts.script_args = rest[::-1]
     else:
         _after_script(parts, rest, {*valued, *flags})
     return parts
@@ -66,42 +66,42 @@ def split(argv: Sequence[str], valued: Collection[str], flags: Collection[str]) 
 def _before_script(parts: Split, rest: list[str], valued: Collection[str]) -> bool:
     """Move arguments up to the script. Return whether a `--` came before it: then all later ones are the script's."""
     while rest:
-        word = rest.pop()
-        if word == "--":
+        argument = rest.pop()
+        if argument == "--":
             parts.script = rest.pop() if rest else None
             return True
-        if word == "-" or not word.startswith("-"):
-            parts.script = word
+        if argument == "-" or not argument.startswith("-"):
+            parts.script = argument
             return False
-        if (word == DASH_M and rest) or _GLUED_MODULE.fullmatch(word):
-            parts.script = f"{DASH_M} {rest.pop() if word == DASH_M else word[2:]}"
+        if (argument == DASH_M and rest) or _GLUED_MODULE.fullmatch(argument):
+            parts.script = f"{DASH_M} {rest.pop() if argument == DASH_M else argument[2:]}"
             return False
-        parts.ours += _unglued(word)
-        if word in valued and rest:
+        parts.ours += _unglued(argument)
+        if argument in valued and rest:
             parts.ours.append(rest.pop())
     return False
 
 
 def _after_script(parts: Split, rest: list[str], names: Collection[str]) -> None:
     while rest:
-        word = rest.pop()
-        if word == "--":
-            parts.words += rest[::-1]
+        argument = rest.pop()
+        if argument == "--":
+            parts.script_args += rest[::-1]
             return
-        if word in EVERYWHERE or _GLUED.fullmatch(word) or word.startswith(f"{WORKERS}="):
-            parts.ours += _unglued(word)
-        elif word == WORKERS:
-            parts.ours += [word, *([rest.pop()] if rest else [])]
+        if argument in EVERYWHERE or _GLUED.fullmatch(argument) or argument.startswith(f"{WORKERS}="):
+            parts.ours += _unglued(argument)
+        elif argument == WORKERS:
+            parts.ours += [argument, *([rest.pop()] if rest else [])]
         else:
-            parts.words.append(word)
-            name = word.partition("=")[0]
+            parts.script_args.append(argument)
+            name = argument.partition("=")[0]
             if name in names and name not in parts.overlooked:
                 parts.overlooked.append(name)
 
 
-def _unglued(word: str) -> list[str]:
-    glued = _GLUED.fullmatch(word)
-    return [WORKERS, glued[1]] if glued else [word]
+def _unglued(argument: str) -> list[str]:
+    glued = _GLUED.fullmatch(argument)
+    return [WORKERS, glued[1]] if glued else [argument]
 
 
 def module_of(script: str) -> str | None:
@@ -109,8 +109,8 @@ def module_of(script: str) -> str | None:
     return script.removeprefix(f"{DASH_M} ") if script.startswith(f"{DASH_M} ") else None
 
 
-def words_of(script: str) -> list[str]:
-    """Return the script or module as the words of a command line."""
+def script_argv(script: str) -> list[str]:
+    """Return the script or module as arguments of a command line."""
     name = module_of(script)
     return [script] if name is None else [DASH_M, name]
 
@@ -130,17 +130,17 @@ def folder_of(script: str) -> Path:
 def _located(name: str) -> tuple[Path, Path]:
     """Return the file of a module, and the folder that holds it or its outermost package; nothing is imported."""
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except FileNotFoundError:
         raise UsageError(f"{DASH_M} starts from the working directory, which was removed") from None
-    spec, places = None, [here, *sys.path]
+    spec, places = None, [folder, *sys.path]
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         spec = importlib.machinery.PathFinder.find_spec(parts[end - 1], places) if all(parts) else None
         if spec is None or (end < len(parts) and not spec.submodule_search_locations):
-            there = "" if end == 1 else f"; {'.'.join(parts[: end - 1])} is there" if spec is None else ""
-            hint = f"; did you mean {DASH_M} {name[:-3]}?" if name.endswith(".py") else there
-            raise UsageError(f"no module named {name}, seen from {here}{hint}")
+            parent = "" if end == 1 else f"; {'.'.join(parts[: end - 1])} is there" if spec is None else ""
+            hint = f"; did you mean {DASH_M} {name[:-3]}?" if name.endswith(".py") else parent
+            raise UsageError(f"no module named {name}, seen from {folder}{hint}")
         places = list(spec.submodule_search_locations or ())
     if spec is not None and spec.submodule_search_locations:
         parts.append("__main__")
@@ -199,12 +199,12 @@ class RunRequest:
     detach: bool = False
     early: bool = True  # start the engine before the script, not when it first trains
     typed: Sequence[str] = ()  # our own arguments of the command line, to record with the run
-    command: Sequence[str] = ()  # the words that the user wrote; (): the process's command line
+    command: Sequence[str] = ()  # the arguments that the user typed; (): the process's command line
     write_report: Callable[[str, Path, bool], None] | None = None  # writes the report: engine, log directory, quiet
 
     @property
-    def said_command(self) -> list[str]:
-        """The words that the user wrote, to record with the run."""
+    def typed_command(self) -> list[str]:
+        """The command line that the user typed, to record with the run."""
         return list(self.command) or [self.engine, *sys.argv[1:]]
 
 
@@ -234,7 +234,7 @@ def resumed(parts: Split, engine: str) -> Split:
     return Split(ours, before.script, list(before.words))
 
 
-def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | None"], int]) -> int:
+def kept(request: "RunRequest", script_args: Sequence[str], body: Callable[["RunDir | None"], int]) -> int:
     """Call `body` with the directory of --run-dir or --resume, or None; return its exit code.
 
     If the run fails and has a checkpoint, print the command that resumes it.
@@ -245,9 +245,9 @@ def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | 
 
     if request.resumed:
         directory = RunDir.open(request.run_dir, request.engine)
-        _tell_of_changes(request.engine, directory)
+        _note_changes(request.engine, directory)
     else:
-        directory = RunDir.create(request.run_dir, request.engine, request.typed, request.script, words)
+        directory = RunDir.create(request.run_dir, request.engine, request.typed, request.script, script_args)
     code = 1
     try:
         code = body(directory)
@@ -264,7 +264,7 @@ def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | 
             print(f"{request.engine}: to continue this run: {again}", file=sys.stderr, flush=True)
 
 
-def _tell_of_changes(engine: str, directory: "RunDir") -> None:
+def _note_changes(engine: str, directory: "RunDir") -> None:
     """Print a line when the script has changed. Raises UserError for a script that cannot be read."""
     from fdt.rundir import digest_of
 
@@ -274,27 +274,27 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
     except OSError as error:
         raise UserError(f"{RESUME} needs the script of the run: {error}") from None
     if changed:
-        said = "has changed since the run began; steps that are already trained are not repeated"
-        print(f"{engine}: {script} {said}", file=sys.stderr)
+        change = "has changed since the run began; steps that are already trained are not repeated"
+        print(f"{engine}: {script} {change}", file=sys.stderr)
 
 
 def value_of(ours: Sequence[str], name: str) -> str | None:
     """Return the last value of the option `name`, or None."""
     found = None
-    for at, word in enumerate(ours):
-        if word == name and at + 1 < len(ours):
+    for at, argument in enumerate(ours):
+        if argument == name and at + 1 < len(ours):
             found = ours[at + 1]
-        elif word.startswith(f"{name}="):
-            found = word.partition("=")[2]
+        elif argument.startswith(f"{name}="):
+            found = argument.partition("=")[2]
     return found
 
 
 def _without(ours: Sequence[str], name: str) -> list[str]:
     kept, rest = [], list(reversed(ours))
     while rest:
-        word = rest.pop()
-        if word == name and rest:
+        argument = rest.pop()
+        if argument == name and rest:
             rest.pop()
-        elif not word.startswith(f"{name}="):
-            kept.append(word)
+        elif not argument.startswith(f"{name}="):
+            kept.append(argument)
     return kept

@@ -64,8 +64,8 @@ def start(request: "RunRequest") -> int:
     command = [sys.executable, "-u", *sys.orig_argv[1:]]
     kept = None if request.run_dir is None else request.run_dir.absolute()
     run = create(request.engine, request.script, command, cwd=_STARTED_IN, run_dir=kept)
-    tell = DetachedReporters(request.engine, request.quiet)
-    tell(f"{run.name} starts; its output is in {run.output}")
+    print_note = NotePrinter(request.engine, request.quiet)
+    print_note(f"{run.name} starts; its output is in {run.output}")
     supervisor = _keep(run)
     try:
         follower = Follower(run, sys.stderr)
@@ -74,7 +74,9 @@ def start(request: "RunRequest") -> int:
                 follower.close()
                 click.echo(run.name)
                 attach = f"{request.engine} attach"
-                tell(f"trains in the background; to see it: {attach} {run.name}; to end it: {attach} --stop {run.name}")
+                print_note(
+                    f"trains in the background; to see it: {attach} {run.name}; to end it: {attach} --stop {run.name}"
+                )
                 return 0
     except KeyboardInterrupt:
         stop(run)
@@ -84,7 +86,7 @@ def start(request: "RunRequest") -> int:
 
 
 @dataclass(frozen=True)
-class DetachedReporters:
+class NotePrinter:
     """Prints a line for the user on stderr."""
 
     name: str
@@ -193,17 +195,17 @@ class AttachedRun(DetachedRun):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._client, self._here = super().client(), super().here()
+        self._client, self._is_local = super().client(), super().is_local()
 
     def client(self) -> ProcessIdentity | None:
         return self._client
 
-    def here(self) -> bool:
-        return self._here
+    def is_local(self) -> bool:
+        return self._is_local
 
     def over(self) -> bool:
         """Return whether the run's process has ended. One on another machine has ended with its directory."""
-        if self._client is None or not self._here:
+        if self._client is None or not self._is_local:
             return not self.directory.exists()
         return not self._client.alive()
 
@@ -246,7 +248,7 @@ def registered(request: "RunRequest", noted: DetachedRun | None, logs: Path) -> 
 
 def _created(run: AttachedRun, request: "RunRequest", logs: Path) -> bool:
     process = ProcessIdentity.of(os.getpid())
-    command = request.said_command
+    command = request.typed_command
     try:
         attached_home().mkdir(mode=0o700, parents=True, exist_ok=True)
         if process is None or not is_private(attached_home()):

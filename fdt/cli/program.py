@@ -25,7 +25,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
 COMPLETED = "fdt.completed"  # in a context's meta: the only options that a shell completes where the cursor is
-COMMAND = "fdt.command"  # in a context's meta: the words that a user wrote, where that is no command line
+COMMAND = "fdt.command"  # in a context's meta: the arguments that a user gave, where that is no command line
 TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them, after those of a configuration
 SETTINGS = "fdt.settings"  # in a context's meta: the options that a configuration sets, by parameter
 Configure = Callable[[click.Context, Sequence[str]], None]  # sets the defaults of the parser for these arguments
@@ -87,8 +87,8 @@ def _sources_named(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        words = set(re.findall(r"--?[a-z][\w-]*", str(error)))
-        found = [(words & set(each.param.opts), each.source) for each in configured(ctx).values()]
+        flags = set(re.findall(r"--?[a-z][\w-]*", str(error)))
+        found = [(flags & set(each.param.opts), each.source) for each in configured(ctx).values()]
         named = [f"{min(names)} is set by {source}" for names, source in found if names and source not in str(error)]
         raise UsageError("; ".join([str(error), *named])) from None
 
@@ -140,7 +140,7 @@ class TakesScript(Command, abc.ABC):
 
 
 class ScriptCommand(TakesScript):
-    """A command that takes a script and its arguments; the callback gets `script`, `words`, and our options."""
+    """A command that takes a script and its arguments; the callback gets `script`, `script_args`, and our options."""
 
     arguments_of_script = "the script's own arguments stand after the script"
 
@@ -163,12 +163,12 @@ class ScriptCommand(TakesScript):
         if any(param.name == "resume" for param in self.get_params(ctx)):
             parts = resumed(parts, str(ctx.find_root().info_name))
         rest = Command.parse_args(self, ctx, parts.ours)
-        ctx.meta[TYPED][:0] = [word for each in configured(ctx).values() for word in each.words]
+        ctx.meta[TYPED][:0] = [argument for each in configured(ctx).values() for argument in each.argv]
         if parts.script is None:
             raise UsageError(f"`{ctx.command_path}` needs a script: {ctx.command_path} [OPTIONS] script.py")
-        ctx.params.update(script=checked_script(parts.script), words=parts.words)
+        ctx.params.update(script=checked_script(parts.script), script_args=parts.script_args)
         if parts.overlooked:
-            tell(ctx, _whose(ctx.command_path, parts.script, parts.overlooked))
+            print_note(ctx, _whose(ctx.command_path, parts.script, parts.overlooked))
         return rest
 
 
@@ -185,9 +185,9 @@ class OptionsAnywhere(TakesScript):
         end = args.index("--") if "--" in args else len(args)
         scripts = Command.parse_args(self, ctx, args[:end])
         if len(scripts) != 1:
-            said = " ".join(scripts) or "none"
-            raise UsageError(f"`{ctx.command_path}` needs one script, whose arguments follow --. Received: {said}")
-        ctx.params.update(script=checked_script(scripts[0]), words=args[end + 1 :])
+            received = " ".join(scripts) or "none"
+            raise UsageError(f"`{ctx.command_path}` needs one script, whose arguments follow --. Received: {received}")
+        ctx.params.update(script=checked_script(scripts[0]), script_args=args[end + 1 :])
         return []
 
 
@@ -274,7 +274,7 @@ def program(name: str, text: str, later: Mapping[str, str], configure: Configure
     return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
 
 
-def tell(ctx: click.Context, text: str) -> None:
+def print_note(ctx: click.Context, text: str) -> None:
     """Print a line for the user on stderr."""
     click.echo(f"{ctx.find_root().info_name}: {text}", err=True)
 

@@ -105,8 +105,8 @@ def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
     chosen = {name: given[name] for name in REQUEST} | {"log_dir": given["log_dir"] or kept}
     chosen["grace_s"] = GRACE_S if grace_s is None else grace_s
     meta = click.get_current_context().meta
-    said = {"typed": meta[TYPED], "command": meta.get(COMMAND, ())}
-    return RunRequest(engine, **chosen, **said, script=script, run_dir=kept, resumed=given["resume"] is not None)
+    recorded = {"typed": meta[TYPED], "command": meta.get(COMMAND, ())}
+    return RunRequest(engine, **chosen, **recorded, script=script, run_dir=kept, resumed=given["resume"] is not None)
 
 
 def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> int:
@@ -261,7 +261,7 @@ def _records(request: RunRequest, workers: int, directory: Path, limit: int = 0)
     process = ProcessIdentity.of(os.getpid())
     about = describe_run(
         request.engine,
-        command=request.said_command,
+        command=request.typed_command,
         script=os.path.abspath(file_of(request.script)) if request.script else "",
         timeline="" if request.timeline is None else os.path.abspath(request.timeline),
         resumed=request.resumed,

@@ -64,7 +64,7 @@ class Feed:
     def look(self, epoch: int, index: int) -> Any:
         """Return a batch as `take` does, without removing it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._is_there(epoch, index))
+            self._changed.wait_for(lambda: self._closed or self._is_drawn(epoch, index))
             if self._closed:
                 raise WorkerError("the job ended before the client sent all data")
             value = self._arrived.get((epoch, index), _END)
@@ -79,7 +79,7 @@ class Feed:
             self._arrived.clear()
             self._changed.notify_all()
 
-    def _is_there(self, epoch: int, index: int) -> bool:
+    def _is_drawn(self, epoch: int, index: int) -> bool:
         return (epoch, index) in self._arrived or any(
             value is _END and at[0] == epoch and at[1] <= index for at, value in self._arrived.items()
         )

@@ -198,7 +198,7 @@ def _rest(head: Any, iterator: Any, count: int) -> Dataset:
         return iterator.get_next_as_optional()
 
     @as_is
-    def there(item: Any) -> Any:
+    def present(item: Any) -> Any:
         return item.has_value()
 
     @as_is
@@ -206,7 +206,7 @@ def _rest(head: Any, iterator: Any, count: int) -> Dataset:
         return item.get_value()
 
     more = tf.data.Dataset.range(count).map(draw)
-    return tf.data.Dataset.from_tensors(head).concatenate(more).take_while(there).map(value)
+    return tf.data.Dataset.from_tensors(head).concatenate(more).take_while(present).map(value)
 
 
 class _GraphReader:

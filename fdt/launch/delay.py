@@ -107,16 +107,16 @@ def start(network: str, links: Sequence[str]) -> "subprocess.Popen[bytes]":
     )
     assert popen.stdout is not None and popen.stderr is not None
     if popen.stdout.readline() != b"ready\n":
-        said = popen.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-        raise UserError(f"--emulate needs /dev/net/tun for links with latency: {' '.join(said)}")
+        reason = popen.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+        raise UserError(f"--emulate needs /dev/net/tun for links with latency: {' '.join(reason)}")
     return popen
 
 
-def main(words: Sequence[str]) -> None:
+def main(ends: Sequence[str]) -> None:
     """Open the interfaces, say so, and relay."""
     links = []
-    for word in words:
-        a, b, seconds = word.split(":")
+    for end in ends:
+        a, b, seconds = end.split(":")
         links.append((open_tap(a), open_tap(b), float(seconds)))
     print("ready", flush=True)
     relay(links, sys.stdin.fileno())

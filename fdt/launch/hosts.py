@@ -40,7 +40,7 @@ class Host:
 
 def parse(text: str, where: str = "-H") -> list[Host]:
     """Parse `host1:4,host2:4`, which `where` gave; a host without a number has one slot. Raises UsageError."""
-    return _unique([_host(*word.partition(":")[::2]) for word in text.split(",")], where)
+    return _unique([_host(*entry.partition(":")[::2]) for entry in text.split(",")], where)
 
 
 def read_hostfile(path: Path) -> list[Host]:
@@ -53,10 +53,10 @@ def read_hostfile(path: Path) -> list[Host]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--hostfile cannot be read: {error}") from None
     hosts = []
-    for words in filter(None, lines):
-        name, _, slots = words[0].partition(":")
-        said = dict(word.partition("=")[::2] for word in words[1:])
-        hosts.append(_host(name, said.get("slots", slots)))
+    for fields in filter(None, lines):
+        name, _, slots = fields[0].partition(":")
+        settings = dict(setting.partition("=")[::2] for setting in fields[1:])
+        hosts.append(_host(name, settings.get("slots", slots)))
     if not hosts:
         raise UsageError(f"--hostfile must name a host on each line: host1 slots=4. Received: {path}, which names none")
     return _unique(hosts, "--hostfile")
@@ -97,10 +97,10 @@ def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
     if hosts and hostfile:
         raise UsageError("-H and --hostfile both name hosts. Received: both; give one of them")
     found = parse(hosts) if hosts else read_hostfile(hostfile) if hostfile else from_environment()
-    here = [host for host in found if is_here(host.name)]
-    if len(here) == len(found) and not (hosts or hostfile):
+    local = [host for host in found if is_here(host.name)]
+    if len(local) == len(found) and not (hosts or hostfile):
         return []
-    for host in here:
+    for host in local:
         if len(found) > 1 and host.name in ("localhost", "127.0.0.1"):
             raise UsageError(f"this host needs the name that the other hosts reach it by. Received: {host.name}")
     return found
@@ -110,13 +110,13 @@ def allot(hosts: Sequence[Host], count: int) -> list[Host]:
     """Return the first `count` slots, host by host. Raises UsageError when there are fewer."""
     if count > (slots := sum(host.slots for host in hosts)):
         raise UsageError(f"-np must be at most the sum of the hosts' slots (-H host:slots), {slots}. Received: {count}")
-    taken = []
+    allotted = []
     for host in hosts:
-        here = min(host.slots, count)
-        count -= here
-        if here:
-            taken.append(Host(host.name, here))
-    return taken
+        slots = min(host.slots, count)
+        count -= slots
+        if slots:
+            allotted.append(Host(host.name, slots))
+    return allotted
 
 
 def behind(hosts: Sequence[Host], workers: int, count: int) -> list[Host]:
@@ -230,20 +230,20 @@ def start(host: str, argv: Sequence[str]) -> "subprocess.Popen[str]":
         raise UserError(f"{command[0]}, which starts processes on other hosts, is not on PATH") from None
 
 
-def everywhere(said: dict[str, str], argv: Sequence[str], timeout_s: float) -> dict[str, str]:
-    """Run `argv` on each host of `said` in parallel.
+def everywhere(texts: dict[str, str], argv: Sequence[str], timeout_s: float) -> dict[str, str]:
+    """Run `argv` on each host of `texts` in parallel.
 
     Args:
-        said: For each host, the text for the command's stdin.
+        texts: For each host, the text for the command's stdin.
         argv: The command.
         timeout_s: How long it may take, in seconds.
 
     Returns:
         For each host where it failed, the error.
     """
-    with ThreadPoolExecutor(max(1, len(said))) as pool:
-        ends = pool.map(lambda host: _complain(host, argv, said[host], timeout_s), said)
-        return {host: end for host, end in zip(said, ends, strict=True) if end}
+    with ThreadPoolExecutor(max(1, len(texts))) as pool:
+        ends = pool.map(lambda host: _complain(host, argv, texts[host], timeout_s), texts)
+        return {host: end for host, end in zip(texts, ends, strict=True) if end}
 
 
 def _complain(host: str, argv: Sequence[str], text: str, timeout_s: float) -> str:

@@ -61,8 +61,8 @@ class MpirunLauncher:
         env = {**own, **self._variables(task), **task.env}
         log = self._run_dir / log_name(task.role)
         argv = [*self._wrapper, mpirun, *_flags(mpirun), *self._placed(mpirun), "-np", str(task.count), *task.argv]
-        said = log.stat().st_size if log.exists() else 0
-        return MpirunProcesses(task.role, spawn(argv, env, log), log, said)
+        log_begin = log.stat().st_size if log.exists() else 0
+        return MpirunProcesses(task.role, spawn(argv, env, log), log, log_begin)
 
     def _variables(self, task: Task) -> dict[str, str]:
         """Return variables for mpirun. On `hosts`, each sets its own number of threads, and ranks need TCP."""
@@ -79,8 +79,8 @@ class MpirunLauncher:
         exported = [name for name in EXPORTED if name in os.environ]
         if not is_open_mpi(mpirun):
             return ["-hosts", where, "-wdir", "/", "-prepend-rank", "-genvlist", ",".join(exported)]
-        words = [word for name in exported for word in ("-x", name)]
-        return ["--host", where, "--wdir", "/", "--output", "tag", *words]
+        exports = [option for name in exported for option in ("-x", name)]
+        return ["--host", where, "--wdir", "/", "--output", "tag", *exports]
 
 
 def log_name(role: str) -> str:
@@ -91,8 +91,8 @@ def log_name(role: str) -> str:
 class MpirunProcesses:
     """One mpirun. Which rank ended, and how, is read from its output: the log from byte `said` on."""
 
-    def __init__(self, role: str, popen: subprocess.Popen[bytes], log: Path, said: int) -> None:
-        self._role, self._popen, self._log, self._said = role, popen, log, said
+    def __init__(self, role: str, popen: subprocess.Popen[bytes], log: Path, log_begin: int) -> None:
+        self._role, self._popen, self._log, self._log_begin = role, popen, log, log_begin
 
     def exits(self) -> list[Exit]:
         """Implement Processes."""
@@ -110,25 +110,25 @@ class MpirunProcesses:
         stop_all([self._popen], grace_s, signal.SIGINT)  # it passes others on to its ranks
 
     def _printed(self) -> str:
-        return self._log.read_bytes()[self._said :].decode(errors="replace")
+        return self._log.read_bytes()[self._log_begin :].decode(errors="replace")
 
 
-def _explain(role: str, code: int, words: str) -> Exit:
-    if match := _KILLED.search(words):
+def _explain(role: str, code: int, output: str) -> Exit:
+    if match := _KILLED.search(output):
         return Exit(role, int(match[1]), f"signal {match[2]} ({signal.Signals(int(match[2])).name})")
-    if match := _EXITED.search(words):
-        reason = reason_in(words)
+    if match := _EXITED.search(output):
+        reason = reason_in(output)
         return Exit(role, int(match[1]), f"exit code {match[2]}{reason and f': {reason}'}")
-    lines = [line.strip() for line in words.replace("\0", "").splitlines() if line.strip(" \t\r-*=")] or ["no message"]
-    return Exit(role, None, f"mpirun ended with {describe(code)}: {reason_in(words) or lines[-1]}")
+    lines = [line.strip() for line in output.replace("\0", "").splitlines() if line.strip(" \t\r-*=")] or ["no message"]
+    return Exit(role, None, f"mpirun ended with {describe(code)}: {reason_in(output) or lines[-1]}")
 
 
-def reason_in(words: str) -> str:
+def reason_in(output: str) -> str:
     """Return the first reason for a failure in mpirun's output, as one line; "" where there is none.
 
     Later messages are consequences of the first.
     """
-    text = _TAG.sub("", words.replace("\0", "").replace("\r", ""))
+    text = _TAG.sub("", output.replace("\0", "").replace("\r", ""))
     for number, part in enumerate(_FRAME.split(text)):
         reason = _in_message(part) if number % 2 else _in_lines(part)
         if reason:

@@ -25,8 +25,8 @@ def check_privilege() -> None:
         check=False,
     )
     if tried.returncode:
-        said = " ".join(tried.stderr.split())
-        raise UserError(f"--emulate needs root, to make namespaces and veth pairs: {said}")
+        errors = " ".join(tried.stderr.split())
+        raise UserError(f"--emulate needs root, to make namespaces and veth pairs: {errors}")
 
 
 def counters(pid: int) -> dict[str, int]:
@@ -36,8 +36,8 @@ def counters(pid: int) -> dict[str, int]:
 
 def crossed(network: str) -> dict[str, int]:
     """Return the bytes sent and received over eth0 of the network namespace at that path."""
-    said = _eth0(network)["stats64"]
-    return {"sent": int(said["tx"]["bytes"]), "received": int(said["rx"]["bytes"])}
+    counters = _eth0(network)["stats64"]
+    return {"sent": int(counters["tx"]["bytes"]), "received": int(counters["rx"]["bytes"])}
 
 
 def mac_of(network: str) -> str:

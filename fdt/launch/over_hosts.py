@@ -68,8 +68,8 @@ class HostsLauncher:
         brought = HostFiles(name, list(texts))
         if failed:
             brought.remove()
-            host, said = next(iter(failed.items()))
-            raise UserError(f"{host} does not accept the settings of its workers: {said}")
+            host, errors = next(iter(failed.items()))
+            raise UserError(f"{host} does not accept the settings of its workers: {errors}")
         return brought
 
     def _left(self, task: Task) -> list[Host]:
@@ -211,15 +211,15 @@ class OneByOneProcesses:
 
     def _spawn(self, rank: int) -> "subprocess.Popen[bytes]":
         host = self._where[rank]
-        there = [r for r, name in enumerate(self._where) if name == host]
+        ranks = [r for r, name in enumerate(self._where) if name == host]
         python, dash_m, *module = self._task.argv
         variables = {name: os.environ[name] for name in EXPORTED if name in os.environ}
         variables |= {
             "FDT_RANK": str(rank),
-            "FDT_LOCAL_RANK": str(there.index(rank)),
-            "FDT_LOCAL_SIZE": str(len(there)),
+            "FDT_LOCAL_RANK": str(ranks.index(rank)),
+            "FDT_LOCAL_SIZE": str(len(ranks)),
         }
-        words = [f"{name}={value}" for name, value in variables.items()]
-        argv = ["env", *words, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role]
+        assignments = [f"{name}={value}" for name, value in variables.items()]
+        argv = ["env", *assignments, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role]
         log = self._run_dir / f"{self._task.role}-{rank}.log"
         return spawn(argv_on(host, [*argv, *module]), launch_environment(), log)

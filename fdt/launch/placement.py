@@ -52,16 +52,16 @@ class _HostProbe:
     """The connection to one host's probe process."""
 
     process: "subprocess.Popen[str]"
-    said: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     offset_s: float = 0.0
     failed: str = ""
 
     def read_facts(self) -> None:
         """Read the probe's first line: the facts of its host, and the offset of the host's clock."""
-        self.said = self.hear()
-        self.offset_s = self.said.get("clock", 0.0) - time.time()
+        self.facts = self.receive()
+        self.offset_s = self.facts.get("clock", 0.0) - time.time()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Return the probe's next line; {} where none arrives, with the reason in `failed`."""
         assert self.process.stdout is not None and self.process.stderr is not None
         patience = threading.Timer(ANSWER_S, self.process.kill)
@@ -70,15 +70,15 @@ class _HostProbe:
         line = next((line for line in iter(self.process.stdout.readline, "") if line.startswith("{")), "")
         patience.cancel()
         try:
-            said = json.loads(line)
-            return said if isinstance(said, dict) else {}
+            facts = json.loads(line)
+            return facts if isinstance(facts, dict) else {}
         except ValueError:
             self.process.kill()
             errors = last_line(self.process.stderr.read())
             self.failed = errors or f"no answer within {ANSWER_S:g} s"
             return {}
 
-    def tell(self, what: object) -> None:
+    def send(self, what: object) -> None:
         assert self.process.stdin is not None
         try:
             print(json.dumps(what), file=self.process.stdin, flush=True)
@@ -98,7 +98,7 @@ def probe_hosts(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[P
         talks = [_HostProbe(start(host.name, argv)) for host in hosts]
         try:
             _facts(talks)
-            heard = _calls(hosts, talks, listening.getsockname()[1])
+            reached = _calls(hosts, talks, listening.getsockname()[1])
         finally:
             for talk in talks:
                 talk.end()
@@ -106,8 +106,8 @@ def probe_hosts(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[P
     versions = probe.facts(0, [])["versions"]
     mine = {name: version for name, version in versions.items() if name not in unneeded}
     return [
-        Probed(host, _route(host, talk), talk.said.get("free", []), list(_checks(talk, calls, mine)))
-        for host, talk, calls in zip(hosts, talks, heard, strict=True)
+        Probed(host, _route(host, talk), talk.facts.get("free", []), list(_checks(talk, calls, mine)))
+        for host, talk, calls in zip(hosts, talks, reached, strict=True)
     ]
 
 
@@ -139,14 +139,14 @@ def _facts(talks: Sequence[_HostProbe]) -> None:
 
 def _calls(hosts: Sequence[Host], talks: Sequence[_HostProbe], port: int) -> list[dict[str, str]]:
     """Return, for each host, the errors of its calls to the other hosts and to this machine."""
-    others = {host.name: [host.name, talk.said["port"]] for host, talk in zip(hosts, talks, strict=True) if talk.said}
+    others = {host.name: [host.name, talk.facts["port"]] for host, talk in zip(hosts, talks, strict=True) if talk.facts}
 
     def ask(both: tuple[Host, _HostProbe]) -> dict[str, str]:
         host, talk = both
-        if not talk.said:
+        if not talk.facts:
             return {}
-        talk.tell({**others, ENGINE: [_route(host, talk), port]})
-        return talk.hear()
+        talk.send({**others, ENGINE: [_route(host, talk), port]})
+        return talk.receive()
 
     with ThreadPoolExecutor(len(talks)) as pool:
         return list(pool.map(ask, zip(hosts, talks, strict=True)))
@@ -156,11 +156,11 @@ def _route(host: Host, talk: _HostProbe) -> str:
     """Return this machine's address as the host sees it: the source of its ssh; without ssh, the host name."""
     if is_here(host.name):
         return host.name
-    return str(talk.said.get("caller") or socket.gethostname()).removeprefix("::ffff:")
+    return str(talk.facts.get("caller") or socket.gethostname()).removeprefix("::ffff:")
 
 
 def _checks(talk: _HostProbe, calls: dict[str, str], mine: dict[str, str]) -> Iterator[Check]:
-    if not talk.said:
+    if not talk.facts:
         yield Check(
             "reachable",
             talk.failed,
@@ -170,16 +170,16 @@ def _checks(talk: _HostProbe, calls: dict[str, str], mine: dict[str, str]) -> It
         return
     yield Check("reachable", "yes", True)
     for name, ours in mine.items():
-        theirs = talk.said["versions"].get(name, "")
+        theirs = talk.facts["versions"].get(name, "")
         advice = "" if theirs == ours else f"this machine has {ours or 'none'}: install the same version on all hosts"
         yield Check(name, theirs, theirs == ours, advice)
     clock = f"{talk.offset_s:+.1f} s"
     near = abs(talk.offset_s) <= CLOCK_S
     yield Check("clock", clock, near, "" if near else "synchronize the clocks (NTP)")
-    yield Check("/dev/shm", f"{talk.said['shm'] / GIB:.1f} GiB free", True)
+    yield Check("/dev/shm", f"{talk.facts['shm'] / GIB:.1f} GiB free", True)
     blocked = {name: why for name, why in calls.items() if why} if calls else {ENGINE: talk.failed}
     for name, why in blocked.items():
-        yield Check(f"connects to {name}", why, False, _closed(name, str(talk.said["caller"])))
+        yield Check(f"connects to {name}", why, False, _closed(name, str(talk.facts["caller"])))
     if not blocked:
         yield Check("connects to the others", "yes", True)
 

@@ -84,8 +84,8 @@ def main(ports: int) -> None:
     listening.listen(64)
     threading.Thread(target=answer, args=(listening,), daemon=True).start()
     print(json.dumps(facts(listening.getsockname()[1], free_ports(ports))), flush=True)
-    whom = json.loads(sys.stdin.readline())
-    print(json.dumps({name: call(*where) for name, where in whom.items()}), flush=True)
+    targets = json.loads(sys.stdin.readline())
+    print(json.dumps({name: call(*where) for name, where in targets.items()}), flush=True)
     sys.stdin.read()
 
 

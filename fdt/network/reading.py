@@ -118,8 +118,8 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:  # without a mark: a character that YAML does not permit
         mark = getattr(error, "problem_mark", None)
-        said = getattr(error, "problem", error)
-        raise UsageError(f"{file}, line {mark.line + 1 if mark else 1}: must be YAML. Received: {said}") from None
+        problem = getattr(error, "problem", error)
+        raise UsageError(f"{file}, line {mark.line + 1 if mark else 1}: must be YAML. Received: {problem}") from None
     except RecursionError:
         raise UsageError(f"{file}, line 1: must be YAML of a cluster. Received: lists within lists too deep") from None
     if node is None:
@@ -210,9 +210,9 @@ def _whole(entry: ConfigEntry) -> int:
 
 def _choice(*valid: str) -> Callable[[ConfigEntry], str]:
     def read(entry: ConfigEntry) -> str:
-        said = f"one of {', '.join(valid)}"
-        if (value := entry.text(said)) not in valid:
-            raise entry.wrong(said)
+        allowed = f"one of {', '.join(valid)}"
+        if (value := entry.text(allowed)) not in valid:
+            raise entry.wrong(allowed)
         return value
 
     return read

@@ -68,8 +68,8 @@ class Topology:
     def join(self, a: int, b: int, link: NetworkLink, name: str) -> None:
         """Add a link between `a`, after which it is named, and `b`."""
         self.ends.append((a, b))
-        for here, there, way in ((a, b, "up"), (b, a, "down")):
-            self._out.setdefault(here, {}).setdefault(there, len(self.channels))
+        for one, other, way in ((a, b, "up"), (b, a, "down")):
+            self._out.setdefault(one, {}).setdefault(other, len(self.channels))
             self.channels.append(link)
             self.names.append(f"{name} {way}")
 
@@ -124,13 +124,13 @@ class Topology:
         came: dict[int, tuple[int, int] | None] = {a: None}
         front = deque([a])
         while b not in came:
-            here = front.popleft()
-            near = self._out[here]
+            place = front.popleft()
+            near = self._out[place]
             near = {b: near[b]} if b in near else near  # a star's center has thousands of neighbors
-            for there, channel in near.items():
-                if there not in came:
-                    came[there] = here, channel
-                    front.append(there)
+            for neighbor, channel in near.items():
+                if neighbor not in came:
+                    came[neighbor] = place, channel
+                    front.append(neighbor)
         channels = []
         while (step := came[b]) is not None:
             b, channel = step
@@ -192,18 +192,18 @@ def _linked(cluster: Cluster, made: Topology) -> None:
             raise UsageError(f"{cluster.links[0].where}: must be between names given once. Received: {name} twice")
     known = ", ".join([*groups, *cluster.switches, SERVER_NAME])
     joined: set[frozenset[int]] = set()
-    for said in cluster.links:
-        for name in (said.a, said.b):
+    for listed in cluster.links:
+        for name in (listed.a, listed.b):
             if name not in named:
-                raise UsageError(f"{said.where}: must be one of {known}, or a node of a group. Received: {name}")
-        for a, b in itertools.product(named[said.a], named[said.b]):
+                raise UsageError(f"{listed.where}: must be one of {known}, or a node of a group. Received: {name}")
+        for a, b in itertools.product(named[listed.a], named[listed.b]):
             shown = f"{made.places[a]} and {made.places[b]}"
             if a == b:
-                raise UsageError(f"{said.where}: must be between two places. Received: {shown}")
+                raise UsageError(f"{listed.where}: must be between two places. Received: {shown}")
             if frozenset((a, b)) in joined:
-                raise UsageError(f"{said.where}: must be the only link of its ends. Received: {shown} again")
+                raise UsageError(f"{listed.where}: must be the only link of its ends. Received: {shown} again")
             joined.add(frozenset((a, b)))
-            made.join(a, b, said.link or cluster.link, f"{made.places[a]}--{made.places[b]}")
+            made.join(a, b, listed.link or cluster.link, f"{made.places[a]}--{made.places[b]}")
 
 
 def _join(cluster: Cluster, made: Topology, node: ClusterNode, at: int) -> None:

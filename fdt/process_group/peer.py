@@ -63,9 +63,9 @@ class PeerGroup(Collectives):
     def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
         """Implement ReplicaGroup."""
         self.sent_bytes += vector.nbytes
-        told = {"what": "push", "header": header, "count": len(vector), "dtype": vector.dtype.str}
+        message = {"what": "push", "header": header, "count": len(vector), "dtype": vector.dtype.str}
         slot = self._shared.buffers[self.rank]
-        answer, data = self._request({**told, "where": self._where()}, sent(vector, self._stream, slot))
+        answer, data = self._request({**message, "where": self._where()}, sent(vector, self._stream, slot))
         return unpacked(answer, data, slot), answer["header"]
 
     def pushes(self) -> list[Push]:
@@ -77,9 +77,9 @@ class PeerGroup(Collectives):
         header, _ = self._exchange(name, None)
         return header["value"]
 
-    def end(self, said: Any) -> None:
-        """Send rank 0 this rank's result, `said`. The rank then leaves the group."""
-        self._stream.send({"what": "end", "value": said, "where": "the script's end"})
+    def end(self, result: Any) -> None:
+        """Send rank 0 this rank's result, `result`. The rank then leaves the group."""
+        self._stream.send({"what": "end", "value": result, "where": "the script's end"})
 
     def close(self) -> None:
         """Close the stream to rank 0."""

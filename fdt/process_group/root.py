@@ -95,8 +95,8 @@ class RootGroup(Collectives):
 
     def _makes(self, combined: Combined, name: str) -> Vector:
         """Compute the result on rank 0 and send it to all ranks."""
-        heard = self._gather(name, combined)
-        whole = combined.of([combined.vector, *(self._operand(rank, combined, data) for rank, data in heard)])
+        pieces = self._gather(name, combined)
+        whole = combined.of([combined.vector, *(self._operand(rank, combined, data) for rank, data in pieces)])
         self._send_total(combined, whole)
         return whole
 
@@ -107,7 +107,7 @@ class RootGroup(Collectives):
         """
         *others, last = self._peers().items()
         wanted = self._shared.wanted(name, combined)
-        there = {"there": wanted}
+        request = {"there": wanted}
         with self._resumable():
             if self._announced != wanted:  # else this retries an interrupted call: a peer may have its result
                 self._shared.write(0, combined.vector, combined)
@@ -115,12 +115,12 @@ class RootGroup(Collectives):
                     self._contribution(rank, line, wanted)
                 self._announced = wanted
                 with contextlib.suppress(ConnectionLost):  # messages that it sent before are still read
-                    last[1].send(there)
+                    last[1].send(request)
             for rank, line in (*others, last):
                 if rank not in self._received:
                     self._contribution(rank, line, wanted)
         for rank, line in others:
-            self._send(rank, line, there)
+            self._send(rank, line, request)
         return self._shared.total(range(self.size), combined)
 
     def broadcast(self, value: Any, name: str) -> Any:
@@ -135,13 +135,13 @@ class RootGroup(Collectives):
 
         Raises WorkerError when a rank is not at its script's end.
         """
-        said = list(self.left.values())
+        results = list(self.left.values())
         for rank, line in self._peers().items():
             header, _ = self._receive(rank, line, timeout)
             if header["what"] != "end":
                 raise self._failed(_describe_mismatch(rank, header, "rank 0 has ended the script"))
-            said.append(header["value"])
-        return said
+            results.append(header["value"])
+        return results
 
     def close(self) -> None:
         """Close all streams and stop listening."""
@@ -154,13 +154,13 @@ class RootGroup(Collectives):
     def _gather(self, name: str, combined: Combined | None) -> list[tuple[int, bytes]]:
         """Return each rank's contribution to a collective."""
         wanted = self._shared.wanted(name, combined)
-        heard = []
+        messages = []
         with self._resumable():
             for rank, line in self._peers().items():
                 data = self._contribution(rank, line, wanted)
                 if data is not None:
-                    heard.append((rank, data))
-        return heard
+                    messages.append((rank, data))
+        return messages
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
@@ -211,8 +211,8 @@ class RootGroup(Collectives):
     def _answer_push(self, rank: int, vector: Vector, header: Header) -> None:
         """Send a push's answer, whose vector may be longer than the push's."""
         line = self._streams[rank]
-        told = {"header": header, "count": len(vector), "dtype": vector.dtype.str}
-        self._send(rank, line, told, sent(vector, line, self._shared.buffers[rank]))
+        answer = {"header": header, "count": len(vector), "dtype": vector.dtype.str}
+        self._send(rank, line, answer, sent(vector, line, self._shared.buffers[rank]))
 
     def _receive(self, rank: int, line: MessageStream, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         """Return the rank's next message other than a push. Pushes are served meanwhile.
@@ -243,8 +243,8 @@ class RootGroup(Collectives):
 
     def _operand(self, rank: int, combined: Combined, data: bytes) -> Vector:
         like = combined.like(rank)
-        there = len(data) == like.nbytes
-        return np.frombuffer(data, like.dtype) if there else self._shared.read(rank, like, combined)
+        complete = len(data) == like.nbytes
+        return np.frombuffer(data, like.dtype) if complete else self._shared.read(rank, like, combined)
 
     def _send_total(self, combined: Combined, whole: Vector) -> None:
         written = False
@@ -295,5 +295,5 @@ def _named(wanted: Any, beside: Any) -> str:
     if wanted == "push":
         return "a push"
     name, count, _, number = wanted
-    said = f"{name} ({count:,} numbers)" if count else str(name)
-    return f"{said}, sum {number + 1:,}" if list(wanted[:2]) == list(beside[:2]) else said
+    shown = f"{name} ({count:,} numbers)" if count else str(name)
+    return f"{shown}, sum {number + 1:,}" if list(wanted[:2]) == list(beside[:2]) else shown

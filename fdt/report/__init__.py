@@ -126,7 +126,7 @@ class Reporters(Reporter):
                     self._each("note", f"{type(reporter).__name__} failed and is no longer used: {error}")
 
 
-_TOLD_APART = ("staleness_mean", "staleness_median", "staleness_max", "simulated_s")
+_OWN_LINE = ("staleness_mean", "staleness_median", "staleness_max", "simulated_s")
 
 
 def format_number(value: float) -> str:
@@ -136,7 +136,7 @@ def format_number(value: float) -> str:
 
 def format_logs(values: Mapping[str, Any]) -> str:
     """Return `accuracy: 0.8812 - loss: 0.3211`, followed by simulated time and mean staleness where given."""
-    shown = [f"{name}: {_value(value)}" for name, value in values.items() if name not in _TOLD_APART]
+    shown = [f"{name}: {_value(value)}" for name, value in values.items() if name not in _OWN_LINE]
     if "simulated_s" in values:
         shown.append(f"simulated: {duration(values['simulated_s'])}")
     if "staleness_mean" in values:

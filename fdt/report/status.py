@@ -109,15 +109,15 @@ class Status:
     def epoch(self) -> str:
         return f"{self._tally.epoch + 1}/{self._job.epochs}"
 
-    def line(self, word: str = "", done: int | None = None) -> str:
-        """Return the line. `word`: shown instead of samples/s. `done`: the steps of an epoch that has ended."""
+    def line(self, speed: str = "", done: int | None = None) -> str:
+        """Return the line. `speed`: shown instead of samples/s. `done`: the steps of an epoch that has ended."""
         step, steps = self._tally.step, self._job.steps_per_epoch
         if done is not None:
             step = steps = done
         parts = [
             f"Epoch {self.epoch}",
             " ".join(part for part in (bar(step, steps), f"{step}/{steps}" if steps else f"step {step}") if part),
-            word or rate(self._tally.samples, self.seconds()),
+            speed or rate(self._tally.samples, self.seconds()),
             self._eta(step, steps),
             format_logs(self._tally.logs),
         ]

@@ -71,8 +71,8 @@ def user_of(context: grpc.ServicerContext) -> str:
     found = context.auth_context()
     names = [name.decode(errors="replace") for name in found.get("x509_common_name", ())]
     if "x509_pem_cert" in found and not (len(names) == 1 and names[0] and names[0].isprintable()):
-        said = "a caller's certificate must have one common name, the user's name"
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, said)
+        rule = "a caller's certificate must have one common name, the user's name"
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, rule)
     return names[0] if names else ""
 
 
@@ -188,8 +188,8 @@ def _check_dates(flag: str, path: Path | None, text: str) -> None:
     ours = found[:1] if flag == FLAGS["certificate"] else found  # the issuers' follow the certificate
     if ours and not any(each.not_valid_before_utc <= now <= each.not_valid_after_utc for each in ours):
         first, last = ours[0].not_valid_before_utc, ours[0].not_valid_after_utc
-        said = f"{path}, which is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
-        raise UsageError(f"{flag} must be valid now; `certs` makes another. Received: {said}")
+        validity = f"{path}, which is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+        raise UsageError(f"{flag} must be valid now; `certs` makes another. Received: {validity}")
 
 
 _members_own: TlsIdentity | None = None

@@ -133,8 +133,8 @@ class Conversation:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 self._incoming.put(UserError(error.details()))
             elif error.code() is not grpc.StatusCode.CANCELLED:
-                said = f"the connection to the engine was lost while it trained: {error.details()}"
-                self._incoming.put(UserError(said))
+                lost = f"the connection to the engine was lost while it trained: {error.details()}"
+                self._incoming.put(UserError(lost))
         self._incoming.put(None)
 
 
@@ -158,9 +158,9 @@ def refused(
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return UserError(f"{address} takes no further caller now: {error.details()}")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
-        said = " ".join((error.details() or "").split())
-        if any(word in said.lower() for word in ("handshake", "ssl", "certificate", "peer name", "hostname")):
-            return UserError(f"{address} has no certificate for that name of the authority in --tls-ca: {said}")
+        details = " ".join((error.details() or "").split())
+        if any(sign in details.lower() for sign in ("handshake", "ssl", "certificate", "peer name", "hostname")):
+            return UserError(f"{address} has no certificate for that name of the authority in --tls-ca: {details}")
         return UserError(
             f"{wanted} does not answer at {address}; {start}. Give --tls-... if the server uses TLS, and only then"
         )
@@ -217,15 +217,15 @@ def identity(address: str, certificate: Path | None, key: Path | None, authority
     return found
 
 
-def take_token(file: Path | None, who: str = "--server") -> str:
-    """Return the token that `who` needs, from `file` or FDT_TOKEN.
+def take_token(file: Path | None, flag: str = "--server") -> str:
+    """Return the token that `flag` needs, from `file` or FDT_TOKEN.
 
     FDT_TOKEN is removed from the environment: neither the script nor its child processes need it.
     """
     given = os.environ.pop(TOKEN_VARIABLE, "").strip()
     if file is None:
         if not given:
-            raise UsageError(f"{who} needs a token: give --token-file FILE, or set {TOKEN_VARIABLE}")
+            raise UsageError(f"{flag} needs a token: give --token-file FILE, or set {TOKEN_VARIABLE}")
         return checked(given)
     try:
         return checked(file.read_text().strip())

@@ -126,15 +126,15 @@ class Member:
         self._outgoing.put(event)
 
     def _standing(self, asked: Where) -> Standing:
-        said = Standing(log=str(self.run_dir / f"{self.role}-{self.rank}.log"))
+        standing = Standing(log=str(self.run_dir / f"{self.role}-{self.rank}.log"))
         try:
             if asked.dump:
                 blame.dump()
-            said.entered, said.left = self._counts()
-            said.place = blame.place()
+            standing.entered, standing.left = self._counts()
+            standing.place = blame.place()
         except Exception:  # this thread must continue
             traceback.print_exc()
-        return said
+        return standing
 
     def _read(self) -> None:
         try:

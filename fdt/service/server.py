@@ -195,8 +195,8 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
 
     def Train(self, request_iterator: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
         if not self._admitted.acquire(blocking=False):
-            said = f"the engine trains a job, and {MAX_WAITING} others wait, the most that may; try later"
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, said)
+            refusal = f"the engine trains a job, and {MAX_WAITING} others wait, the most that may; try later"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         try:
             yield from self._train(until_broken(request_iterator), context)
         finally:

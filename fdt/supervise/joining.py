@@ -115,11 +115,11 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
     def Join(self, request: JoinRequest, context: grpc.ServicerContext) -> Iterator[Place]:
         """Admit a caller until the call or the run ends."""
         if request.version != __version__:
-            said = f"a worker must have the run's version, {__version__}. Received: {request.version or 'none'}"
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, said)
+            refusal = f"a worker must have the run's version, {__version__}. Received: {request.version or 'none'}"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         if request.engine != self._engine:
-            said = f"the run is {self._engine}'s; use `{self._engine} join`. Received: {request.engine or 'none'}"
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, said)
+            refusal = f"the run is {self._engine}'s; use `{self._engine} join`. Received: {request.engine or 'none'}"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         try:
             admission = self._admit(request, context.peer())
         except ValueError as error:
@@ -185,7 +185,7 @@ class JoinConnection:
     def check(self) -> None:
         """Check that the run ended normally. Raises UserError if not."""
         if self._error is not None:
-            raise UserError(f"the connection to the run was lost: {_words(self._error)}") from None
+            raise UserError(f"the connection to the run was lost: {_reason(self._error)}") from None
 
     def close(self) -> None:
         """Cancel the call."""
@@ -196,7 +196,7 @@ class JoinConnection:
 def _explained(engine: str, address: str, error: grpc.RpcError) -> UserError:
     code = error.code()
     if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.RESOURCE_EXHAUSTED):
-        return UserError(_words(error))
+        return UserError(_reason(error))
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UserError(
             f"the address must be the one that `{engine} run --join-at` printed. "
@@ -205,7 +205,7 @@ def _explained(engine: str, address: str, error: grpc.RpcError) -> UserError:
     return refused(address, error, "a run that workers can join", f"start one with `{engine} run --join-at`")
 
 
-def _words(error: grpc.RpcError) -> str:
+def _reason(error: grpc.RpcError) -> str:
     return " ".join((error.details() or str(error.code())).split())
 
 

@@ -139,24 +139,24 @@ class PassedBlobs:
     def __init__(self, blobs: LocalBlobs) -> None:
         self._blobs = blobs
         self._refs: list[BlobRef] = []
-        self._look_at = FEW
+        self._check_at = FEW
 
     def add(self, message: Message) -> None:
         """Record the message's blobs."""
         self._refs += (ref for ref in blobs_in(message) if ref.id)
-        if len(self._refs) > self._look_at:
+        if len(self._refs) > self._check_at:
             self._refs = [ref for ref in self._refs if self._blobs.holds(ref.id)]
-            self._look_at = max(FEW, 2 * len(self._refs))
+            self._check_at = max(FEW, 2 * len(self._refs))
 
     def drop(self) -> None:
         """Drop all recorded blobs."""
         for ref in self._refs:
             self._blobs.drop(ref)
-        self._refs, self._look_at = [], FEW
+        self._refs, self._check_at = [], FEW
 
 
 TAIL_LINES = 15
-LOOKED_AT = 500  # lines from a log's end that are searched for the last traceback
+SEARCHED_LINES = 500  # lines from a log's end that are searched for the last traceback
 _MPI_INIT = re.compile(r"\*\*\* (An error occurred in MPI_Init\w*)")
 _TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 
@@ -177,7 +177,7 @@ def died_of(cause: str, log: Path, rank: int | None = None) -> str:
     Where mpirun gave no reason for a failure of MPI_Init, Open MPI's settings in the environment are returned, too.
     """
     raised, within = "", False
-    lines = tail(log, rank, lines=LOOKED_AT).splitlines()
+    lines = tail(log, rank, lines=SEARCHED_LINES).splitlines()
     for line in lines:
         if line.startswith("Traceback (most recent call last)"):
             within = True
@@ -188,15 +188,15 @@ def died_of(cause: str, log: Path, rank: int | None = None) -> str:
     if failed is not None and ": " not in cause:
         settings = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("OMPI_MCA_"))
         return f"{cause}: {failed[1]}{settings and f' with {settings}'}"
-    told = raised and not cause.startswith("signal") and raised in end
-    return f"{cause} ({raised})" if told else cause
+    shown = raised and not cause.startswith("signal") and raised in end
+    return f"{cause} ({raised})" if shown else cause
 
 
 def tail(log: Path, rank: int | None = None, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log, or "" where there is none; of lines that mpirun tagged, only `rank`'s."""
     try:
-        said = [_untagged(line, rank) for line in log.read_text(errors="replace").splitlines()]
-        return "\n".join([line for line in said if line is not None and not is_chatter(line)][-lines:])
+        log_lines = [_untagged(line, rank) for line in log.read_text(errors="replace").splitlines()]
+        return "\n".join([line for line in log_lines if line is not None and not is_chatter(line)][-lines:])
     except OSError:
         return ""
 

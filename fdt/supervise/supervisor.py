@@ -207,8 +207,8 @@ class Supervisor:
             return Outcome()
         if isinstance(what, WorkerLeft):
             return coordinator.left(rank, what.how, what.why)
-        there = self.registry.attached.get(("worker", rank))
-        return coordinator.joined(rank, there.host) if there else Outcome()
+        attached = self.registry.attached.get(("worker", rank))
+        return coordinator.joined(rank, attached.host) if attached else Outcome()
 
     def _release(self, rank: int, how: str, why: str = "") -> Outcome:
         """Release an elastic worker. The other members continue, and the coordinator then receives WorkerLeft."""
@@ -296,5 +296,5 @@ class Supervisor:
 
 def _blobs_of(what: object) -> list[BlobRef]:
     """Return the blobs that an object of the inbox names: a member's event or a client's command."""
-    said = what.command if isinstance(what, _FromClient) else what
-    return list(blobs_in(said)) if isinstance(said, (Event, Command)) else []
+    message = what.command if isinstance(what, _FromClient) else what
+    return list(blobs_in(message)) if isinstance(message, (Event, Command)) else []

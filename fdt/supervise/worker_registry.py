@@ -176,8 +176,8 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
 
         Each of mpirun's ranks leads a process group, so a SIGKILL to mpirun's group does not reach them.
         """
-        here = [(member, a.pid) for member, a in self.attached.items() if not self.is_elastic(*member)]
-        for member, pid in here:
+        local = [(member, a.pid) for member, a in self.attached.items() if not self.is_elastic(*member)]
+        for member, pid in local:
             with contextlib.suppress(OSError):  # a zombie's environment is empty, and another process's is not ours
                 if self.address.encode() in Path(f"/proc/{pid}/environ").read_bytes():
                     self.kill(*member)
@@ -205,8 +205,8 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         role, rank = attached.role, attached.rank
         outbox = self._claimed(role, rank) if first.HasField("attached") else None
         if outbox is None:
-            said = f"a process must attach once, with a role and rank of this engine. Received: {role} {rank}"
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
+            refusal = f"a process must attach once, with a role and rank of this engine. Received: {role} {rank}"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
         assert outbox is not None  # abort raised
         generation = self.generation
         if not context.add_callback(lambda: self._ended(role, rank, outbox, generation)):

@@ -45,7 +45,7 @@ Examples:
 @seed_option
 @option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
 @config_options
-def advise_command(script: str, words: list[str], *, cluster: Path, seed: int | None, as_json: bool) -> int:
+def advise_command(script: str, script_args: list[str], *, cluster: Path, seed: int | None, as_json: bool) -> int:
     """Print which algorithm of HFDT or NFDT is expected to train script.py fastest on a cluster.
 
     script.py runs up to its first `fit` and is not trained. A step is measured on this machine. How many steps each
@@ -54,13 +54,13 @@ def advise_command(script: str, words: list[str], *, cluster: Path, seed: int | 
     described = _cluster(cluster)
     workers = len(described.workers)
     if not as_json:
-        probe, found = _answer(script, words, seed, described)
+        probe, found = _answer(script, script_args, seed, described)
         click.echo("\n".join(lines(found, probe, script, workers)))
         return 0
     head = {"command": "nfdt advise", "script": script, "cluster": str(cluster), "workers": workers}
     with stdout_diverted():
         try:
-            probe, found = _answer(script, words, seed, described)
+            probe, found = _answer(script, script_args, seed, described)
             values, code = as_values(found, probe, script, workers), 0
         except UserError as error:
             if error.exit_code == EXIT_USAGE:
@@ -71,14 +71,16 @@ def advise_command(script: str, words: list[str], *, cluster: Path, seed: int | 
     return code
 
 
-def _answer(script: str, words: Sequence[str], seed: int | None, cluster: "Cluster") -> "tuple[ScriptProbe, Ranking]":
+def _answer(
+    script: str, script_args: Sequence[str], seed: int | None, cluster: "Cluster"
+) -> "tuple[ScriptProbe, Ranking]":
     """Return what was measured, and the order of the algorithms. Raises NoAnswer."""
     from frontends.advise.ranking import check_inside, rank
     from frontends.advise.table import Place, Table
 
     table = Table.read()
     check_inside(table, Place.of(cluster))  # before the script runs
-    probe, refused = _probe(script, words, seed, len(cluster.workers))
+    probe, refused = _probe(script, script_args, seed, len(cluster.workers))
     return probe, rank(table, cluster, probe, refused)
 
 
@@ -101,7 +103,9 @@ def _cluster(file: Path) -> "Cluster":
 
 
 # -- the script ----------------------------------------------------------------------------------------------------
-def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) -> "tuple[ScriptProbe, dict[str, str]]":
+def _probe(
+    script: str, script_args: Sequence[str], seed: int | None, workers: int
+) -> "tuple[ScriptProbe, dict[str, str]]":
     """Run `script` up to its first `fit`; return what was measured, and the algorithms that cannot train it.
 
     Raises:
@@ -114,12 +118,12 @@ def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) ->
 
     seen: list[Any] = []
     settings = Settings(seed=seed)
-    code = inspect(script, words, "nfdt", workers, settings, cost=_measured, show=lambda *each: seen.append(each))
+    code = inspect(script, script_args, "nfdt", workers, settings, cost=_measured, show=lambda *each: seen.append(each))
     if not seen:
         raise NoAnswer(f"{script} ended with exit code {code} before its first fit")
-    looked, found = seen[0]
+    detected, found = seen[0]
     if found is None:
-        why = "has a training loop of its own" if looked.capture == "replica" else "does not call fit"
+        why = "has a training loop of its own" if detected.capture == "replica" else "does not call fit"
         raise NoAnswer(f"{script} {why}, so no step can be measured; {ELSE}")
     values = found.cost.values
     if "reason" in values:

@@ -112,11 +112,11 @@ def _run(program: click.Group, line: str, code: str, running: _RunningCell) -> N
         script = Path(folder) / "cell.py"  # is read for what it trains, and not run
         script.write_text(code, encoding="utf-8")
         try:
-            context = command.make_context("run", [*_words(line), "--", str(script)], parent=parent)
+            context = command.make_context("run", [*_argv(line), "--", str(script)], parent=parent)
         except click.exceptions.Exit:  # --help
             return
         _check(str(program.name), context.params, str(script))
-        context.meta[COMMAND] = [f"%%{program.name}", *_words(line)]
+        context.meta[COMMAND] = [f"%%{program.name}", *_argv(line)]
         replace(stack, Screen, "display", staticmethod(widget.display))
         stack.enter_context(run_instead(str(script), running))
         stack.enter_context(_signals())
@@ -125,7 +125,7 @@ def _run(program: click.Group, line: str, code: str, running: _RunningCell) -> N
             command.invoke(context)
 
 
-def _words(line: str) -> Sequence[str]:
+def _argv(line: str) -> Sequence[str]:
     try:
         return shlex.split(line, comments=True)
     except ValueError as error:

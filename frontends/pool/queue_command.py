@@ -100,6 +100,6 @@ def _show(queue: Any) -> None:
 
 
 def _as_json(queue: Any) -> dict[str, Any]:
-    said: dict[str, Any] = {"engine": queue.engine, "slots": queue.slots, "free": queue.free, "user": queue.user}
+    shown: dict[str, Any] = {"engine": queue.engine, "slots": queue.slots, "free": queue.free, "user": queue.user}
     names = [field.name for field in queue.DESCRIPTOR.fields_by_name["jobs"].message_type.fields]
-    return said | {"jobs": [{name: getattr(job, name) for name in names} for job in queue.jobs]}
+    return shown | {"jobs": [{name: getattr(job, name) for name in names} for job in queue.jobs]}

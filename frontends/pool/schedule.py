@@ -57,8 +57,8 @@ class Quotas:
     def parse(cls, text: str) -> "Quotas":
         """Parse `2,alice=4`: two slots for every user, four for alice. Raises UsageError."""
         default, of_user = NO_QUOTA, {}
-        for word in text.split(","):
-            user, equals, number = word.strip().rpartition("=")
+        for entry in text.split(","):
+            user, equals, number = entry.strip().rpartition("=")
             if not number.isdecimal() or not int(number) or (equals and not user):
                 raise UsageError(f"--quota must be a number of slots, or USER=SLOTS, as in 2,alice=4. Received: {text}")
             if user:
@@ -150,11 +150,11 @@ class JobQueue:
 
     def reasons(self, now: float) -> dict[int, str]:
         """Return why each pending job waits, by its number, in Slurm's words: Quota, Resources or Priority."""
-        said: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for job in self.ordered(now):
-            first = "Resources" not in said.values()
-            said[job.number] = "Quota" if not self._within_quota(job) else "Resources" if first else "Priority"
-        return said
+            first = "Resources" not in reasons.values()
+            reasons[job.number] = "Quota" if not self._within_quota(job) else "Resources" if first else "Priority"
+        return reasons
 
     def _next(self, now: float) -> QueuedJob | None:
         eligible = [job for job in self.ordered(now) if self._within_quota(job)]

@@ -188,8 +188,8 @@ class PoolServicer(training_pb2_grpc.TrainingServiceServicer, training_pb2_grpc.
                 context.abort(grpc.StatusCode.NOT_FOUND, f"no job {request.number} is pending or running")
             assert job is not None and call is not None  # abort raised
             if user != job.user and not self._administers(user):
-                said = f"job {job.number} is {job.user}'s, and {user} is no administrator of the server"
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, said)
+                refusal = f"job {job.number} is {job.user}'s, and {user} is no administrator of the server"
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
             call.cancelled = f"job {job.number} was cancelled" + (f" by {user}" if user else "")
             call.commands.end()
             self._changed.notify_all()

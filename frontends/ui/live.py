@@ -55,8 +55,8 @@ class LiveWorkers:
                 lines = opened.read().decode(errors="replace").split("\n")
         except OSError:
             return ""
-        said = (line.strip()[:LONGEST] for line in reversed(lines) if line.strip() and not is_chatter(line))
-        return next(said, "")
+        shown = (line.strip()[:LONGEST] for line in reversed(lines) if line.strip() and not is_chatter(line))
+        return next(shown, "")
 
 
 def is_worker(pid: int) -> bool:
@@ -89,7 +89,7 @@ class LiveRun:
             "kind": "attached" if self.attached else "detached",
             "state": self._state(over),
             "running": not over,
-            "can_stop": not over and self.run.here() and not self.stopping,
+            "can_stop": not over and self.run.is_local() and not self.stopping,
             "at": str(progress.get("at", "")),
             "line": str(progress.get("line", "")),
             "created": self._about.get("created", 0.0),
@@ -142,7 +142,7 @@ class LiveRuns:
     def state(self, chosen: Sequence[str]) -> dict[str, Any]:
         """Return the list of runs, the newest first, and the pages of the `chosen` ones, by name."""
         with self._lock:
-            self._look()
+            self._refresh()
             rows = [run.row() for run in self._runs.values()]
             pages = [self._runs[name].page() for name in chosen if name in self._runs]
         rows.sort(key=lambda row: float(row["created"]), reverse=True)
@@ -151,14 +151,14 @@ class LiveRuns:
     def stop(self, name: str) -> bool:
         """End a run that can be ended; return whether there is one."""
         with self._lock:
-            self._look()
+            self._refresh()
             run = self._runs.get(name)
             found = run is not None and bool(run.row()["can_stop"])
             if run is not None and found:
                 run.stop()
         return found
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Take up new runs, and drop removed ones of which nothing is shown any more."""
         found = {run.name: run for run in [*runs(), *attached_runs()]}
         for name, run in found.items():

@@ -83,22 +83,22 @@ def _paper(coding: str, n: int, r: int) -> BlockPlan:
     owners = list(combinations(range(n), r))
     number = {block: i for i, block in enumerate(owners)}
 
-    def total(own: Mapping[int, Words], air: Multicast) -> Words:
+    def total(own: Mapping[int, Words], transport: Multicast) -> Words:
         like = next(iter(own.values()))
         code: Any = Xor(like.dtype) if coding == "xor" else Int32(like.dtype)
         known = {owners[b]: _segments(code.encode(vector), r) for b, vector in own.items()}
         lacked: dict[tuple[int, ...], list[Words]] = {}
         for team in combinations(range(n), r + 1):
-            if air.rank not in team:
+            if transport.rank not in team:
                 continue
             for sender in team:
-                blocks = {k: _without(team, k) for k in team if k != sender and k != air.rank}
+                blocks = {k: _without(team, k) for k in team if k != sender and k != transport.rank}
                 terms = [known[block][block.index(sender)] for block in blocks.values()]
-                if sender == air.rank:
-                    air.multicast(reduce(code.add, terms), sender, team)
+                if sender == transport.rank:
+                    transport.multicast(reduce(code.add, terms), sender, team)
                     continue
-                packet = air.multicast(np.empty_like(next(iter(known.values()))[0]), sender, team)
-                lacked.setdefault(_without(team, air.rank), []).append(reduce(code.take, terms, packet))
+                packet = transport.multicast(np.empty_like(next(iter(known.values()))[0]), sender, team)
+                lacked.setdefault(_without(team, transport.rank), []).append(reduce(code.take, terms, packet))
         vectors = known | lacked  # senders are in the order of a block's owners, as are its segments
         return _added([code.decode(np.concatenate(list(vectors[block]))[: len(like)]) for block in number])
 
@@ -178,10 +178,10 @@ def _groups(n: int, r: int) -> BlockPlan:
         )
     owners = [tuple(range(first, first + r)) for first in range(0, n, r)]
 
-    def total(own: Mapping[int, Words], air: Multicast) -> Words:
-        vector = own[air.rank // r]
+    def total(own: Mapping[int, Words], transport: Multicast) -> Words:
+        vector = own[transport.rank // r]
         parts = _segments(vector, r)
-        sent = [air.multicast(parts[k % r], k, tuple(range(n))) for k in range(n)]
+        sent = [transport.multicast(parts[k % r], k, tuple(range(n))) for k in range(n)]
         return _added([np.concatenate(sent[g : g + r])[: len(vector)] for g in range(0, n, r)])
 
     return BlockPlan(owners, total, lambda words: -(-words // r))
@@ -192,7 +192,7 @@ def _cyclic(n: int, r: int) -> BlockPlan:
     _check(n, r)
     owners = [tuple(sorted((b - i) % n for i in range(r))) for b in range(n)]
 
-    def total(own: Mapping[int, Words], air: Multicast) -> Words:
+    def total(own: Mapping[int, Words], transport: Multicast) -> Words:
         words = len(next(iter(own.values())))
         mine = {b: _segments(vector, n) for b, vector in own.items()}
         slices = []
@@ -201,9 +201,9 @@ def _cyclic(n: int, r: int) -> BlockPlan:
             for first in range(0, n, r):
                 sender = (c + first) % n
                 blocks = [(c + i) % n for i in range(first, min(first + r, n))]
-                known = sender == air.rank
+                known = sender == transport.rank
                 packet = _added([mine[b][c] for b in blocks]) if known else np.empty_like(next(iter(mine.values()))[c])
-                sums.append(air.multicast(packet, sender, tuple(range(n))))
+                sums.append(transport.multicast(packet, sender, tuple(range(n))))
             slices.append(_added(sums))
         return np.concatenate(slices)[:words]
 

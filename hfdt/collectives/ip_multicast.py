@@ -233,11 +233,11 @@ class IpMulticast:
             if isinstance(message, Piece):
                 self._take(message)
             elif isinstance(message, ReportDatagram):
-                self._hear(message)
+                self._receive_report(message)
 
-    def _hear(self, said: ReportDatagram) -> None:
-        if self._outgoing and self._outgoing[0].id == said.packet:
-            self._outgoing[0].sending.hear(said.receiver, said.report, time.monotonic())
+    def _receive_report(self, datagram: ReportDatagram) -> None:
+        if self._outgoing and self._outgoing[0].id == datagram.packet:
+            self._outgoing[0].sending.receive_report(datagram.receiver, datagram.report, time.monotonic())
 
     def _take(self, piece: Piece) -> None:
         packet = piece.packet

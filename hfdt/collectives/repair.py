@@ -1,6 +1,6 @@
 """Loss repair of a packet that is sent to many receivers in numbered pieces: decisions only, without socket or clock.
 
-A receiver reports after every SAY_EVERY pieces, when it finds or fills a gap, when it has all pieces, and when it gets
+A receiver reports after every REPORT_EVERY pieces, when it finds or fills a gap, when it has all pieces, and when it gets
 a piece again. The sender stays at most a window of pieces ahead of the slowest receiver, sends missing pieces again,
 and probes receivers that have been silent. The window grows while nothing is lost and is halved on a loss, as in TCP
 (RFC 5681), so the slowest receiver's link sets the pace.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 PIECE = 1400  # bytes; with all headers it fits into an Ethernet frame's 1500
-SAY_EVERY = 16  # pieces between two reports
+REPORT_EVERY = 16  # pieces between two reports
 MOST_RANGES = 64  # ranges of missing pieces in a report
 FIRST_WINDOW, LEAST_WINDOW, LARGEST_WINDOW = 32, 4, 512  # pieces
 AGAIN_S = 0.01  # a piece is sent again, and the window halved, no more than once in this time
@@ -35,7 +35,7 @@ class Receiving:
 
     def __init__(self, nbytes: int) -> None:
         self.data, self.count = bytearray(nbytes), pieces_of(nbytes)
-        self._there = bytearray(self.count)
+        self._received = bytearray(self.count)
         self._first = self._seen = self._unsaid = 0
 
     @property
@@ -48,15 +48,15 @@ class Receiving:
         low = number * PIECE
         if not 0 <= number < self.count or len(payload) != min(PIECE, len(self.data) - low):
             raise ValueError(f"piece {number} of {self.count}, {len(payload)} bytes")
-        if self._there[number]:
+        if self._received[number]:
             return True  # sent again, or a probe: the last report may be lost
         out_of_line = number != self._seen  # a gap was found or filled
         self.data[low : low + len(payload)] = payload
-        self._there[number], self._seen = 1, max(self._seen, number + 1)
-        after = self._there.find(0, self._first)
+        self._received[number], self._seen = 1, max(self._seen, number + 1)
+        after = self._received.find(0, self._first)
         self._first = self.count if after < 0 else after
         self._unsaid += 1
-        return out_of_line or self.done or self._unsaid >= SAY_EVERY
+        return out_of_line or self.done or self._unsaid >= REPORT_EVERY
 
     def report(self) -> ReceiverReport:
         """Return the state of this packet for the sender."""
@@ -64,9 +64,9 @@ class Receiving:
         missing: list[tuple[int, int]] = []
         at = self._first
         while at < self._seen and len(missing) < MOST_RANGES:
-            end = self._there.find(1, at)
+            end = self._received.find(1, at)
             missing.append((at, end))
-            after = self._there.find(0, end)
+            after = self._received.find(0, end)
             at = self.count if after < 0 else after
         return ReceiverReport(self._first, tuple(missing))
 
@@ -109,7 +109,7 @@ class Sending:
         new, self._next = list(range(self._next, end)), end
         return again, new
 
-    def hear(self, receiver: int, report: ReceiverReport, now: float) -> None:
+    def receive_report(self, receiver: int, report: ReceiverReport, now: float) -> None:
         """Handle a receiver's report: schedule missing pieces to be sent again, and adapt the window."""
         before = self._least
         if receiver not in self._first:

@@ -18,7 +18,7 @@ from hfdt import algorithm_registry
 from hfdt.algorithm import BlockAlgorithm, BlockPlan, RoundAlgorithm
 from hfdt.collectives.simulated import SimulatedComm, SimulatedWorld, on_simulated
 
-WORDS = 2_520  # tensors are cut to so many float32, and links slowed alike: times stay. 1 to 10 divide it
+NUMBERS = 2_520  # tensors are cut to so many float32, and links slowed alike: times stay. 1 to 10 divide it
 MOST_REDUNDANCY = 4
 TRIED_STEPS = 3  # of each redundancy
 
@@ -86,7 +86,7 @@ def slowed(cluster: Cluster, factor: float) -> Cluster:
 
 def _simulated(cluster: Cluster, load: Load, rank: Any) -> list[Exchanged]:
     """Run `rank(comm)` on every rank; return the latest of their moments, with the bytes of all."""
-    factor = max(load.nbytes, 1) / (4 * WORDS)
+    factor = max(load.nbytes, 1) / (4 * NUMBERS)
     found = on_simulated(SimulatedWorld(slowed(cluster, factor), load.seed), rank)
     return [
         Exchanged(each[0].batches, max(e.seconds for e in each), factor * sum(e.nbytes for e in each))
@@ -95,7 +95,7 @@ def _simulated(cluster: Cluster, load: Load, rank: Any) -> list[Exchanged]:
 
 
 def _steps(cluster: Cluster, load: Load) -> list[Exchanged]:
-    n, vector = len(cluster.workers), np.zeros(WORDS, np.float32)
+    n, vector = len(cluster.workers), np.zeros(NUMBERS, np.float32)
     taken = n if load.per_worker else 1
 
     def rank(comm: SimulatedComm) -> list[Exchanged]:
@@ -135,7 +135,7 @@ def _plans(rule: BlockAlgorithm, n: int) -> Iterator[tuple[int, BlockPlan]]:
 
 
 def _coded(cluster: Cluster, plan: BlockPlan, load: Load) -> list[Exchanged]:
-    vector = np.zeros(WORDS, np.float32)
+    vector = np.zeros(NUMBERS, np.float32)
 
     def rank(comm: SimulatedComm) -> list[Exchanged]:
         own = {block: vector for block, owners in enumerate(plan.owners) if comm.rank in owners}
@@ -159,11 +159,11 @@ class _Rounds:
     def __init__(self, rule: RoundAlgorithm, comm: SimulatedComm, load: Load) -> None:
         self._rule, self._comm, self._load = rule, comm, load
         self.rank, self.size, self._sent, self._batches = comm.rank, comm.size, 0.0, 0.0
-        self._slots = round(WORDS * load.slot_nbytes / max(load.nbytes, 1))
+        self._slots = round(NUMBERS * load.slot_nbytes / max(load.nbytes, 1))
 
     def mean(self, tensors: Sequence[Any]) -> list[Any]:
         """Exchange as many bytes as the model has for each call. The numbers do not matter."""
-        self._exchange(WORDS)
+        self._exchange(NUMBERS)
         return list(tensors)
 
     def gradient(self) -> list[Any]:
@@ -175,8 +175,8 @@ class _Rounds:
         """Compute for one more pass."""
         return self.gradient()
 
-    def _exchange(self, words: int) -> None:
-        vector = np.zeros(words, np.float32)
+    def _exchange(self, numbers: int) -> None:
+        vector = np.zeros(numbers, np.float32)
         self._comm.sum_vector(vector, "round")
         self._sent += 2 * (self.size - 1) / self.size * vector.nbytes
 

@@ -145,11 +145,11 @@ def parts(cost: Cost, summary: JobSummary) -> list[str]:
     named = {"weights": of.weights, "slots": of.slots, "gradients": of.gradients, "activations": activations or 0}
     run = cost.measured[max(cost.measured)]
     rest = run.memory - sum(named.values())
-    said = ", ".join(f"{name} {nbytes(size)}" for name, size in named.items() if size)
+    sizes = ", ".join(f"{name} {nbytes(size)}" for name, size in named.items() if size)
     unknown = f"; activations are not known: {cost.curve.unknown}" if cost.curve.unknown else ""
     return [
         _line(
-            "memory", f"at -np {run.workers}: {said}, TensorFlow, Keras and buffers {nbytes(max(0.0, rest))}{unknown}"
+            "memory", f"at -np {run.workers}: {sizes}, TensorFlow, Keras and buffers {nbytes(max(0.0, rest))}{unknown}"
         ),
         _line("", f"and once on each machine, in shared memory: {nbytes(summary.data_bytes + summary.state_bytes)}"),
     ]
@@ -159,23 +159,27 @@ def advice(cost: Cost, asked: int) -> list[str]:
     """Return by how much options change memory and time at -np `asked`, the most first."""
     workers = asked if asked > 1 else 2
     found = cost.at(workers)
-    said = [("memory", _said(cost.memory_changes(workers), found.memory, OF_MEMORY, nbytes))]
+    rows = [("memory", _worthwhile(cost.memory_changes(workers), found.memory, OF_MEMORY, nbytes))]
     if found.step_s is not None:
-        said.append(("a step on this machine", _said(cost.time_changes(workers), found.step_s, OF_TIME, milliseconds)))
+        rows.append(
+            ("a step on this machine", _worthwhile(cost.time_changes(workers), found.step_s, OF_TIME, milliseconds))
+        )
     for link, speed in LINKS.items():
         changes = cost.time_changes(workers, speed)
-        said.append((f"a step at {link}", _said(changes, found.linked_s[link], OF_TIME, milliseconds)))
+        rows.append((f"a step at {link}", _worthwhile(changes, found.linked_s[link], OF_TIME, milliseconds)))
     return [
         _line("options" if i == 0 else "", (f"at -np {workers}, " if i == 0 else "") + f"{what}: {text}")
-        for i, (what, text) in enumerate(said)
+        for i, (what, text) in enumerate(rows)
     ]
 
 
-def _said(changes: Mapping[str, float], of: float | None, least: float, form: Callable[[float], str]) -> str:
+def _worthwhile(changes: Mapping[str, float], of: float | None, least: float, form: Callable[[float], str]) -> str:
     """Return the changes that are worth a word, the largest first."""
     worth = [(name, by) for name, by in changes.items() if of and -by > least * of]
-    told = [f"{name} -{form(-by)} ({by / (of or 1):.0%})" for name, by in sorted(worth, key=lambda each: each[1])]
-    return ", ".join(told) or "no option changes it by more than 1%"
+    changes_shown = [
+        f"{name} -{form(-by)} ({by / (of or 1):.0%})" for name, by in sorted(worth, key=lambda each: each[1])
+    ]
+    return ", ".join(changes_shown) or "no option changes it by more than 1%"
 
 
 def _known(value: float | None, form: Callable[[float], str]) -> str:

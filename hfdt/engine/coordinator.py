@@ -121,8 +121,8 @@ class RanksCoordinator:
             return self.fail(Failed(message=str(error)))
         outcome = Outcome(relaunch=self._recovery.size, commands=[("worker", None, command) for command in again])
         if damaged := self._recovery.pop_damaged():
-            said = f"the commit at {damaged} is damaged, and the one before it is used"
-            outcome.events.append(Event(job=self._job, note=Note(text=said)))
+            text = f"the commit at {damaged} is damaged, and the one before it is used"
+            outcome.events.append(Event(job=self._job, note=Note(text=text)))
         return outcome
 
     def _forget_ranks(self) -> None:
@@ -136,7 +136,7 @@ class RanksCoordinator:
         if self._stalls is None:
             self._stalls = Stalls(self._recovery.size, self._stall_s, now)
         for rank, standing in self._standing.items():
-            self._stalls.said(rank, standing, now)
+            self._stalls.note(rank, standing, now)
         self._standing.clear()
         outcome, late = Outcome(), self._stalls.late(now)
         if (self._pending is not None or not self._announced) and self._stalls.due(now):
@@ -158,21 +158,21 @@ class RanksCoordinator:
 
     def _gather(self, kind: str, rank: int, event: Event) -> Outcome:
         """Collect events of one kind; return one event when all ranks have sent theirs."""
-        said = self._waiting.setdefault(kind, {})
-        said[rank] = event
-        if len(said) < self._recovery.size:
+        events = self._waiting.setdefault(kind, {})
+        events[rank] = event
+        if len(events) < self._recovery.size:
             return Outcome()
         del self._waiting[kind]
-        first = said[0]
+        first = events[0]
         if kind == "epoch_end":
-            _add_counts(first, said.values())
+            _add_counts(first, events.values())
             self._recovery.commit(first.epoch_end.epoch, first.epoch_end.state)
         elif kind == "ready":
             if self._announced:
                 return Outcome()  # ranks that were restarted
             self._announced = True
             self._recovery.settle(first.ready.chosen)
-            first.ready.notes = _distinct_lines(e.ready for _, e in sorted(said.items()))
+            first.ready.notes = _distinct_lines(e.ready for _, e in sorted(events.items()))
             first.ready.notes += f"\n{self._recovery.note}" if self._recovery.note else ""
         if self._pending is not None and _ANSWERS[str(self._pending.WhichOneof("kind"))] == kind:
             self._pending = None

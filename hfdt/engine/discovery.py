@@ -50,13 +50,13 @@ class DiscoveryScript:
         with tempfile.TemporaryFile() as errors:
             printed, code, late = self._run(errors)
             errors.seek(0)
-            said = last_line(errors.read(ROOM).decode(errors="replace"))
+            error = last_line(errors.read(ROOM).decode(errors="replace"))
         if len(printed) > ROOM:
             raise UserError(f"{OPTION} must print lines host:slots. Received: more than {ROOM} bytes")
         if late:
             raise UserError(f"{OPTION} has not ended within {self._timeout_s:g} s: {self._path}")
         if code:
-            raise UserError(f"{OPTION} failed with {describe(code)}{said and f': {said}'}")
+            raise UserError(f"{OPTION} failed with {describe(code)}{error and f': {error}'}")
         return _hosts(printed.decode(errors="replace"))
 
     def close(self) -> None:
@@ -71,10 +71,10 @@ class DiscoveryScript:
 
     def _run(self, errors: IO[bytes]) -> tuple[bytes, int, bool]:
         """Return what the script printed, its exit code, and whether it took too long."""
-        words, pipe = [str(self._path)], subprocess.PIPE
+        argv, pipe = [str(self._path)], subprocess.PIPE
         try:
             running = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=errors, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=errors, start_new_session=True
             )
         except OSError as error:  # without a #! line, of another architecture, deleted meanwhile
             raise UserError(f"{OPTION} cannot be run: {error}") from None
@@ -140,21 +140,21 @@ class HostDiscovery:
         """Run the script no more."""
         self._closed.set()
 
-    def wait(self, slots: int, timeout_s: float, say: Callable[[str], None]) -> None:
+    def wait(self, slots: int, timeout_s: float, show_line: Callable[[str], None]) -> None:
         """Wait until there are `slots` slots, and all new hosts are checked.
 
         Args:
             slots: The number of slots.
             timeout_s: The longest time to wait.
-            say: Called with lines for the user.
+            show_line: Called with lines for the user.
 
         Raises:
             UserError: There are fewer at the end.
         """
-        began, told = time.monotonic(), False
+        began, reported = time.monotonic(), False
         while True:
             while not self._pool.notes.empty():
-                say(self._pool.notes.get())
+                show_line(self._pool.notes.get())
             room = total(self._pool.available())
             if room >= slots and not self._checking and not self._pool.unchecked():
                 return
@@ -164,9 +164,11 @@ class HostDiscovery:
                     f"{slots} slots are needed, and after {timeout_s:g} s (--elastic-timeout) there are {room} "
                     f"({self._pool.listed()})"
                 )
-            if room < slots and not self._checking and not told and waited >= POLL_S:
-                say(f"waiting for {slots} slots, {timeout_s:g} s at most; there are {room} ({self._pool.listed()})")
-                told = True
+            if room < slots and not self._checking and not reported and waited >= POLL_S:
+                show_line(
+                    f"waiting for {slots} slots, {timeout_s:g} s at most; there are {room} ({self._pool.listed()})"
+                )
+                reported = True
             self._closed.wait(0.1)
 
     def _run(self) -> None:

@@ -67,8 +67,8 @@ class EmulatedRanks:
     def start(self, task: Task) -> "RanksAndRendezvous":
         """Implement Launcher."""
         hosts = ",".join(f"{node.name}:1" for node in self._cluster.workers)
-        words = hosts, str(task.count), address_of(0), str(PORT), str(os.getpid())
-        argv = (sys.executable, "-m", "hfdt.engine.rendezvous", *words)
+        arguments = hosts, str(task.count), address_of(0), str(PORT), str(os.getpid())
+        argv = (sys.executable, "-m", "hfdt.engine.rendezvous", *arguments)
         rendezvous = self._launcher.start(Task("rendezvous", argv, 1, task.env))
         try:
             return RanksAndRendezvous(self._launcher.start(task), rendezvous)

@@ -173,12 +173,12 @@ class _Runner:
         self._log, self._env = log, env
         log.write_text("")
 
-    def pip(self, *words: object, on_line: Callable[[str], None] | None = None) -> None:
+    def pip(self, *arguments: object, on_line: Callable[[str], None] | None = None) -> None:
         """Run pip. Raises BuildError with the end of the log."""
-        argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)]
+        argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
         if self._run(argv, on_line or (lambda line: None)):
             raise BuildError(
-                f"Horovod's build failed at `pip {words[0]}`: {self._cause()}; the log: {self._log}\n"
+                f"Horovod's build failed at `pip {arguments[0]}`: {self._cause()}; the log: {self._log}\n"
                 + "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             )
 
@@ -205,8 +205,8 @@ class _Runner:
     def _cause(self) -> str:
         """Return the first line of the log that contains "error"."""
         lines = self._log.read_text(errors="replace").splitlines()
-        said = (line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE))
-        return next(said, "no error message")[:200]
+        errors = (line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE))
+        return next(errors, "no error message")[:200]
 
 
 def _relay(popen: "subprocess.Popen[str]", write: Callable[[str], object], on_line: Callable[[str], None]) -> int:

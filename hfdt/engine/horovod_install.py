@@ -48,17 +48,17 @@ def find_mpi() -> Mpi | None:
     if mpirun is None:
         return None
     mpicxx = Path(mpirun).with_name("mpicxx")
-    said = doctor.output([mpirun, "--version"]) or ""
-    return Mpi(Path(mpirun), mpicxx if mpicxx.exists() else None, mpi_version(said))
+    shown = doctor.output([mpirun, "--version"]) or ""
+    return Mpi(Path(mpirun), mpicxx if mpicxx.exists() else None, mpi_version(shown))
 
 
-def mpi_version(said: str) -> str:
+def mpi_version(shown: str) -> str:
     """Return name and version from the output of `mpirun --version`."""
-    if found := re.search(r"\(Open ?MPI\) (\S+)", said):
+    if found := re.search(r"\(Open ?MPI\) (\S+)", shown):
         return f"Open MPI {found[1]}"
-    if found := re.search(r"Version: +(\S+)", said):
+    if found := re.search(r"Version: +(\S+)", shown):
         return f"MPICH {found[1]}"
-    return said.strip().splitlines()[0][:40] if said.strip() else "unknown"
+    return shown.strip().splitlines()[0][:40] if shown.strip() else "unknown"
 
 
 def probe(log: Path | None = None) -> tuple[bool, bool] | None:
@@ -128,11 +128,11 @@ def _install_cached(cache: Path, mpi: Mpi | None) -> bool:
     return fits(probe(cache / "import.log"), mpi)
 
 
-def _pip_install(*words: object) -> None:
-    argv = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-q", *map(str, words)]
+def _pip_install(*arguments: object) -> None:
+    argv = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-q", *map(str, arguments)]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        raise BuildError(f"pip cannot install {words[-1]}: {done.stderr.strip()}")
+        raise BuildError(f"pip cannot install {arguments[-1]}: {done.stderr.strip()}")
 
 
 def _build_into(cache: Path, mpi: Mpi | None, progress: OnProgress) -> None:

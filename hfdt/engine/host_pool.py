@@ -173,8 +173,8 @@ class HostPool:
         chosen = allot(self.available(), min(count, total(self.available())))
         others = {host.name: "" for host in chosen if not is_here(host.name)}
         silent = everywhere(others, ["true"], ANSWER_S)
-        for name, said in silent.items():
-            self.put_aside(name, f"no answer: {said}")
+        for name, reason in silent.items():
+            self.put_aside(name, f"no answer: {reason}")
         if self._suspected and not silent and self.in_use:
             self._failed[self.in_use[-1].name] += 1
         self._suspected = False

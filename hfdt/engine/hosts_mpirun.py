@@ -47,7 +47,7 @@ from hfdt.engine.local_mpirun import (
     start_child,
 )
 
-SAYS = "calls mpirun from "  # begins the line of a daemon's address
+CALLS_FROM = "calls mpirun from "  # begins the line of a daemon's address
 AGENT, ATTACHED = "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_leave_session_attached"
 WITHOUT_IPV6 = "PRTE_MCA_oob_tcp_disable_ipv6_family"
 MOST_HOSTS = 64  # of which each daemon is started by mpirun itself
@@ -63,18 +63,18 @@ def run_mpirun(*argv: str) -> int:
     try:
         reports.bind(f"{directory}/s")
         reports.setblocking(False)
-        words = (sys.executable, "-I", "-S", __file__, "agent", f"{directory}/s", "-x")  # mpirun drops the last
-        os.environ[AGENT] = " ".join(words)
+        agent = (sys.executable, "-I", "-S", __file__, "agent", f"{directory}/s", "-x")  # mpirun drops the last
+        os.environ[AGENT] = " ".join(agent)
         os.environ[WITHOUT_IPV6] = os.environ[ATTACHED] = (
             "1"  # a daemon stays a child of the process that filters its ports
         )
-        return run_filtered(argv, ANY, lambda: set(_heard(reports)))
+        return run_filtered(argv, ANY, lambda: set(_callers(reports)))
     finally:
         reports.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _heard(reports: socket.socket) -> Iterator[Caller]:
+def _callers(reports: socket.socket) -> Iterator[Caller]:
     while True:
         try:
             address, _, port = reports.recv(100).decode().partition(":")
@@ -85,16 +85,16 @@ def _heard(reports: socket.socket) -> Iterator[Caller]:
 
 def run_agent(path: str, *argv: str) -> int:
     """Run a daemon's command on a host by ssh, and pass on from where the daemon calls; return ssh's exit code."""
-    host, *words = argv[1:] if argv[0] == "-x" else argv
-    remote = shlex.join((sys.executable, "-I", "-S", __file__, "daemon", " ".join(words)))  # as ssh joins words
+    host, *command = argv[1:] if argv[0] == "-x" else argv
+    remote = shlex.join((sys.executable, "-I", "-S", __file__, "daemon", " ".join(command)))  # as ssh joins words
     process = start_child(("ssh", "-x", host, remote), stdout=subprocess.PIPE)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # mpirun ends ssh so
     assert process.stdout is not None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports, process.stdout as said:
-        for line in said:
-            if line.startswith(SAYS.encode()):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports, process.stdout as output:
+        for line in output:
+            if line.startswith(CALLS_FROM.encode()):
                 with contextlib.suppress(OSError):  # mpirun has ended
-                    reports.sendto(line.removeprefix(SAYS.encode()).strip(), path)
+                    reports.sendto(line.removeprefix(CALLS_FROM.encode()).strip(), path)
             else:
                 os.write(1, line)
     return process.wait()
@@ -105,13 +105,13 @@ def run_daemon(command: str) -> int:
     process = start_child((pwd.getpwuid(os.getuid()).pw_shell or "sh", "-c", command))  # mpirun writes for that shell
     ports = {int(port) for port in _URI.findall(command)}
     filters: PortFilters | None = None
-    said: set[Caller] = set()
+    reported: set[Caller] = set()
     filtering = True
     while process.poll() is None:
         pid = _listening_child(process.pid)
-        for caller in _calls(pid, ports) - said if pid else ():
-            print(f"\n{SAYS}{caller[0]}:{caller[1]}", flush=True)
-            said.add(caller)
+        for caller in _calls(pid, ports) - reported if pid else ():
+            print(f"\n{CALLS_FROM}{caller[0]}:{caller[1]}", flush=True)
+            reported.add(caller)
         try:
             if pid and filtering:
                 filters = filters or PortFilters(pid, ANY)
@@ -123,7 +123,7 @@ def run_daemon(command: str) -> int:
             filtering = False
             if Path(f"/proc/{pid}").exists():
                 print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
-        time.sleep(POLL_S[bool(said)])
+        time.sleep(POLL_S[bool(reported)])
     return process.returncode
 
 

@@ -55,15 +55,15 @@ def wrapper_over_hosts(hosts: int) -> Sequence[str]:
         return ()
     taken = next(filter(_STARTS_DAEMONS.search, os.environ), None)
     own = (sys.executable, "-I", "-S", hosts_mpirun.__file__)
-    mpirun, said = find_mpirun(), ""
+    mpirun, shown = find_mpirun(), ""
     if mpirun is not None:
-        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"Open MPI\D+(\d+)", said)
+        shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"Open MPI\D+(\d+)", shown)
     if taken is not None:
         obstacle = f"ssh without settings of its own, and {taken} is set"
     elif version is None or int(version[1]) != OPEN_MPI:
-        obstacle = f"Open MPI {OPEN_MPI}. Received: {said.partition(chr(10))[0] or 'no mpirun'}"
-    elif any(set(" :") & set(word) for word in own):
+        obstacle = f"Open MPI {OPEN_MPI}. Received: {shown.partition(chr(10))[0] or 'no mpirun'}"
+    elif any(set(" :") & set(name) for name in own):
         obstacle = f"paths without spaces and colons. Received: {' '.join(own)}"
     elif hosts > hosts_mpirun.MOST_HOSTS:
         obstacle = f"at most {hosts_mpirun.MOST_HOSTS} hosts. Received: {hosts}"

@@ -42,7 +42,7 @@ class Offers:
         withdraw = self._pool.offer(Host(self._name(request.host, peer), request.workers))
         return Admission(Place(size=request.workers), self._over, withdraw)
 
-    def _name(self, said: str, peer: str) -> str:
+    def _name(self, name: str, peer: str) -> str:
         """Return the name of a caller's host: its own one where that leads to the caller, else its address."""
         kind, _, address = peer.partition(":")
         address = address.rpartition(":")[0]
@@ -51,6 +51,6 @@ class Offers:
         if kind != "ipv4":
             raise ValueError(f"hosts are called by IPv4; join at an IPv4 address. Received: a call from {peer}")
         try:
-            return said if socket.gethostbyname(said) == address else address
+            return name if socket.gethostbyname(name) == address else address
         except OSError:
             return address

@@ -17,7 +17,7 @@ WARN_S = 60.0  # without --stall-timeout: late ranks are named after this time a
 class _Rank:
     counts: tuple[int, int] = (0, 0)  # exchanges entered, left
     since: float = 0.0  # when these counts were first reported
-    heard: float = 0.0  # time of the last answer
+    answered: float = 0.0  # time of the last answer
     place: str = ""
     log: str = ""
 
@@ -29,7 +29,7 @@ class _Rank:
         counts = standing.entered, standing.left
         if counts != self.counts:
             self.counts, self.since = counts, now
-        self.heard, self.place, self.log = now, standing.place, standing.log
+        self.answered, self.place, self.log = now, standing.place, standing.log
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Stalls:
         self._allowed = allowed_s
         self._warn = allowed_s / 2 if allowed_s else WARN_S
         self._pause = max(LEAST_S, 2 * self._warn / ASKS)  # between two questions
-        self._ranks = {rank: _Rank(since=now, heard=now) for rank in range(size)}
+        self._ranks = {rank: _Rank(since=now, answered=now) for rank in range(size)}
         self._asked = now
         self._named: set[int] = set()
 
@@ -64,26 +64,26 @@ class Stalls:
         self._asked = now
         return True
 
-    def said(self, rank: int, standing: Standing, now: float) -> None:
+    def note(self, rank: int, standing: Standing, now: float) -> None:
         """Record a rank's heartbeat."""
         self._ranks[rank].note(standing, now)
 
     def late(self, now: float) -> list[StalledRank]:
         """Return the ranks to name for the first time, or to give up."""
         quiet = 2 * self._pause  # a rank that is silent for longer does not answer
-        waiting = [known for known in self._ranks.values() if known.waits and now - known.heard < quiet]
+        waiting = [known for known in self._ranks.values() if known.waits and now - known.answered < quiet]
         if not waiting:
             self._named.clear()
             return []
         # Until the last answer, not now: ranks are not asked while the client computes, and may not be late any more.
-        seconds = max(known.heard for known in waiting) - max(known.since for known in waiting)
+        seconds = max(known.answered for known in waiting) - max(known.since for known in waiting)
         if seconds < self._warn:
             self._named.clear()
             return []
         behind = {rank: known for rank, known in self._ranks.items() if known not in waiting}
         over = bool(self._allowed) and seconds >= self._allowed
         found = [
-            StalledRank(rank, seconds, known.place if now - known.heard < quiet else "", over, known.log)
+            StalledRank(rank, seconds, known.place if now - known.answered < quiet else "", over, known.log)
             for rank, known in behind.items()
             if over or rank not in self._named
         ]

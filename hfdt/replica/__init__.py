@@ -7,10 +7,10 @@ if TYPE_CHECKING:
     from fdt.process_group import ReplicaGroup
 
 
-def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Callable[[str], None]) -> Any:
     """Make a rank of `group`. Raises UserError for an algorithm that own loops cannot use.
 
-    `say` prints a line for the user.
+    `show_line` prints a line for the user.
     """
     from hfdt import algorithm_registry
     from hfdt.replica.sessions import HfdtSessions
@@ -26,4 +26,4 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[
     def sessions(count: Any, replicated: Any) -> HfdtSessions:
         return HfdtSessions(group, exchange, count, replicated if allowed else None)
 
-    return PlacedRank(group, exchange, options, say, sessions)
+    return PlacedRank(group, exchange, options, show_line, sessions)

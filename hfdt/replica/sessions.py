@@ -136,7 +136,7 @@ class HfdtSessions(SessionRuns):
 
         trial = trials.tried(plan, feeds, max(rows, 2), known, run, read, write)
         off = trial.off if not plan.noisy else 0.0
-        said = {
+        results = {
             "fails": trial.fails,
             "off": off,
             "readings": {str(number): r.name for number, r in known.readings.items()},
@@ -144,17 +144,17 @@ class HfdtSessions(SessionRuns):
             "unknown": [list(name) for name in trial.unknown],
             "tries": known.tries.get(plan, 0),
         }
-        said = self._rank_0s("how a run is read", said)
+        results = self._rank_0s("how a run is read", results)
         # Rank 0's findings replace this rank's: a variable that is read in no fixed order differs between ranks.
         known.replace_findings(
-            {int(number): Reading[name] for number, name in said["readings"].items()},
-            {(name[0], name[1]): OutputKind[h] for name, h in said["outputs"]},
+            {int(number): Reading[name] for number, name in results["readings"].items()},
+            {(name[0], name[1]): OutputKind[h] for name, h in results["outputs"]},
         )
-        trial = replace(trial, unknown=[(name, i) for name, i in said["unknown"]])
-        if said["fails"]:
-            return trial, FIXED.format(f"a graph that fails on half a batch: {said['fails']}", where())
-        known.tries[plan] = said["tries"]
-        return trial, NEITHER.format(where()) if said["off"] > INEXACT else ""
+        trial = replace(trial, unknown=[(name, i) for name, i in results["unknown"]])
+        if results["fails"]:
+            return trial, FIXED.format(f"a graph that fails on half a batch: {results['fails']}", where())
+        known.tries[plan] = results["tries"]
+        return trial, NEITHER.format(where()) if results["off"] > INEXACT else ""
 
     def _whole(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], reason: str) -> list[Any]:
         """Run the whole batch on every rank; all ranks apply rank 0's gradient."""

@@ -89,10 +89,10 @@ class Blocks:
     """The runner of `rule` among the ranks of `comm`. Its `apply` is passed to `Flavor.replace_apply`."""
 
     def __init__(
-        self, rule: BlockAlgorithm, trainable: Any, comm: Comm, air: MulticastTransport, terms: StepTerms
+        self, rule: BlockAlgorithm, trainable: Any, comm: Comm, transport: MulticastTransport, terms: StepTerms
     ) -> None:
         compiled = not trainable.model.run_eagerly
-        self._trainable, self._comm, self._air, self._terms = trainable, comm, air, terms
+        self._trainable, self._comm, self._transport, self._terms = trainable, comm, transport, terms
         self._seeds: list[Variable] = [tensor_variable(v) for v in trainable.seeds]
         self._metrics: list[Variable] = [tensor_variable(v) for v in trainable.metrics]
         self._put_off: list[Deferred] = []
@@ -127,7 +127,7 @@ class Blocks:
             raise UserError(str(error)) from None
         sizes = self._sizes(train_step, batch)
         self._ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-        return self._says(sizes)
+        return self._terms_note(sizes)
 
     def train(self, train_step: Any, batch: Any) -> tuple[Any, int]:
         """Run one training step; return Keras's logs and the number of samples that this rank counts."""
@@ -147,7 +147,7 @@ class Blocks:
             self._check_bits(own)
         began = time.perf_counter()
         try:
-            total = self.plan.total(own, self._air)
+            total = self.plan.total(own, self._transport)
         except ValueError as error:
             raise UserError(str(error)) from None
         self.waited_s += time.perf_counter() - began
@@ -267,27 +267,27 @@ class Blocks:
         for _ in range(2):  # the first one opens connections
             began = time.perf_counter()
             for root in everyone:
-                self._air.multicast(packet, root, everyone)
+                self._transport.multicast(packet, root, everyone)
         return (time.perf_counter() - began) / MEASURED_WORDS
 
-    def _says(self, sizes: Sequence[int]) -> str:
+    def _terms_note(self, sizes: Sequence[int]) -> str:
         n, r, g = self._comm.size, self.redundancy, sum(int(np.prod(v.shape)) for v in self._trainable.trainable)
         count = len(self.plan.owners)
         uncoded = (n - r) * count * g // n
         sent = self.plan.sent_words(g)
         mega = 4 / 1e6
-        said = (
+        note = (
             f"coded: {count} blocks per batch, each on {r} of {n} workers; each sends {sent * mega:.3g} MB per step "
             f"(these blocks uncoded {uncoded * mega:.3g} MB, SSGD that sums first {g * mega:.3g} MB)"
         )
         if self._rule.speeds == ():
-            return said
+            return note
         each = loads(self.plan.owners, sizes, n)
-        return f"{said}; the workers' shares of a batch: {', '.join(f'{load:.0%}' for load in each)}"
+        return f"{note}; the workers' shares of a batch: {', '.join(f'{load:.0%}' for load in each)}"
 
     @property
     def sent_bytes(self) -> int:
-        return self._air.sent_bytes
+        return self._transport.sent_bytes
 
 
 def _assign(variables: Any, values: Sequence[Tensor]) -> None:
@@ -295,5 +295,5 @@ def _assign(variables: Any, values: Sequence[Tensor]) -> None:
         variable.assign(value)
 
 
-def _never(own: Any, air: Any) -> Any:
+def _never(own: Any, transport: Any) -> Any:
     raise AssertionError("no plan yet")

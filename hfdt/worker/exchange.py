@@ -65,8 +65,8 @@ class StepGroup:
         wire, decoded = compression.begin(weighed, len(dense), self._key) if compression else (weighed, None)
         indices = gather.indices() if gather else []
         guard, moved = step.terms.guard, assigned_state.weigh_touched(step, touched)
-        said = [guard.mine(self.rank, weighed)] if guard else []  # before a compressor that may overflow
-        last = [*wire[len(dense) :], *indices, *moved, *said]
+        flags = [guard.mine(self.rank, weighed)] if guard else []  # before a compressor that may overflow
+        last = [*wire[len(dense) :], *indices, *moved, *flags]
         added = step.timed([*wire, *last], lambda: self._exchanged(wire[: len(dense)], last))
         whole, behind = added[: len(wire)], added[len(wire) :]
         if decoded is not None:
@@ -268,4 +268,4 @@ def run_split(train_step: Any, batch: Any, share: Tensor, step: StepContext, exc
 def _spread(dense: Tree, present: list[bool]) -> Tree:
     """Insert None where `present` is False."""
     left = iter(dense)
-    return [next(left) if there else None for there in present]
+    return [next(left) if is_present else None for is_present in present]

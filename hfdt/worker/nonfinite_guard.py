@@ -63,12 +63,12 @@ class Guard:
         bad = tf.logical_not(all_finite(given))
         return tf.one_hot(rank, self._size) * tf.cast(bad, tf.float32)
 
-    def whose(self, said: Tensor, added: Sequence[Tensor] = ()) -> Tensor:
+    def whose(self, flags: Tensor, added: Sequence[Tensor] = ()) -> Tensor:
         """Return bool of shape (size + 1,): the ranks whose gradient is not finite.
 
         The last element is true where all ranks' gradients are finite but the sum `added` is not.
         """
-        ranks = said > 0
+        ranks = flags > 0
         overflow = tf.logical_not(all_finite(added)) if added else tf.constant(False)
         return tf.concat([ranks, [overflow & ~tf.reduce_any(ranks)]], 0)
 
@@ -111,11 +111,11 @@ class Guard:
             return
         step, *whose = (int(n) for n in self._first.numpy())
         ranks = [rank for rank in range(self._size) if whose[rank]]
-        who = f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        owners = f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
         if not ranks:
-            who = f"the sum of all workers' compressed gradients (--compress {self._terms.compression.name})"
+            owners = f"the sum of all workers' compressed gradients (--compress {self._terms.compression.name})"
         raise UserError(
-            f"NaN or infinity in the gradients of {who} in step {step} of epoch {epoch + 1}; "
+            f"NaN or infinity in the gradients of {owners} in step {step} of epoch {epoch + 1}; "
             "--on-nan skip leaves such steps out"
         )
 

@@ -136,8 +136,8 @@ class HfdtWorker:
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
         self._notes = []  # sent once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
-        said = "\n".join(notes + more)
-        ready = Ready(steps_per_epoch=steps, notes=said, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
+        text = "\n".join(notes + more)
+        ready = Ready(steps_per_epoch=steps, notes=text, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
         ready.suspendable = suspension is not None
         self._send(job, ready=ready)
 
@@ -222,9 +222,9 @@ class HfdtWorker:
         """Send the progress of this rank."""
         session = self._job.session
         sent = self._bytes + session.sent_bytes(step)
-        said = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
-        said.logs.update(numbers(logs or {}))
-        self._send(self._job.id, progress=said)
+        message = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
+        message.logs.update(numbers(logs or {}))
+        self._send(self._job.id, progress=message)
 
     def commit(self, epoch: int, step: int, logs: Any) -> None:
         """Send the state after this step. A collective; only rank 0 sends."""
@@ -265,12 +265,12 @@ class HfdtWorker:
     # -- validation ------------------------------------------------------------------------------------------------
     def _evaluate(self, epoch: int) -> None:
         job = self._job
-        said = Evaluated(epoch=epoch)
+        message = Evaluated(epoch=epoch)
         with job.recorder.span("main", "validation", epoch + 1) if job.recorder else contextlib.nullcontext():
-            said.logs.update(job.session.evaluate(job.validation, epoch))
+            message.logs.update(job.session.evaluate(job.validation, epoch))
         if self._comm.rank == 0:
-            said.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
-        self._send(job.id, evaluated=said)
+            message.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
+        self._send(job.id, evaluated=message)
 
     # -- small things ----------------------------------------------------------------------------------------------
     @property

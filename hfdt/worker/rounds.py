@@ -76,7 +76,7 @@ class Rounds:
         self._looking = rule.solver == "cg"
         self._sums, self._linear, self._first = (self._slots() if rule.begin else [] for _ in range(3))
         self._mu = tf.Variable(0.0, trainable=False)
-        self._look = tf.function(self._look_at, reduce_retracing=True, autograph=False)
+        self._draw_traced = tf.function(self._draw, reduce_retracing=True, autograph=False)
         self.restart()
 
     def restart(self) -> None:
@@ -195,16 +195,16 @@ class Rounds:
         self.tally.assign([0, 0])
         _clear(self._sums)
         for element in data():
-            (self._look_at if self._model.run_eagerly else self._look)(element)
+            (self._draw if self._model.run_eagerly else self._draw_traced)(element)
         for variable, value in kept:
             variable.assign(value)
-        return self.looked()
+        return self.drawn_state()
 
-    def looked(self) -> Tree:
+    def drawn_state(self) -> Tree:
         samples = max(int(self.tally[0]), 1)
         return [total / tf.cast(samples, total.dtype) for total in self._sums]
 
-    def _look_at(self, element: Any) -> None:
+    def _draw(self, element: Any) -> None:
         before, self._looking = self._looking, True
         try:
             self._model.train_step(element)
@@ -213,7 +213,7 @@ class Rounds:
 
     def _exactly(self, data: Open | None) -> Tree:
         """Return the minimum of the LocalProblem, by conjugate gradients."""
-        gradient = self.looked()
+        gradient = self.drawn_state()
         task = self._task(data, gradient)
         assert data is not None
         step = conjugate_gradients.minimise(_LocalObjective(self, data, self._round, gradient), task)
@@ -261,7 +261,7 @@ class _Counting:
         return not self.stopped
 
 
-def says(name: str, rule: RoundAlgorithm, whole_batches: bool) -> str:
+def terms_note(name: str, rule: RoundAlgorithm, whole_batches: bool) -> str:
     """Describe an epoch, a round, `iterations` and schedules under `rule`, in one line for the user."""
     counted, batches = "iterations and schedules count a worker's own steps", quantity(rule.batches, "batch")
     if rule.batches and whole_batches:

@@ -103,7 +103,7 @@ class RankProgram:
                 self._stack, self.trainable, self.rule, self.options, source, self.comm.size
             )
         exchange, more = self._exchange(terms)
-        on_nan, said = nonfinite_guard.asked(self.trainable, self.options)
+        on_nan, guard_notes = nonfinite_guard.asked(self.trainable, self.options)
         self.sharded = ShardedModel(
             self.trainable,
             terms,
@@ -117,7 +117,7 @@ class RankProgram:
         if self.blocks is not None:
             with contextlib.suppress(IndexError):  # no data: Keras raises its own error
                 more = [self.blocks.settle(self.sharded.own_step, source.first_batch())]
-        return notes + said + more
+        return notes + guard_notes + more
 
     def _exchange(self, terms: StepTerms) -> tuple[GradientExchange | Rounds | Blocks, list[str]]:
         """Return the runner of the algorithm, and what the algorithm means for the script."""
@@ -130,14 +130,14 @@ class RankProgram:
         if isinstance(self.rule, BlockAlgorithm):
             if self.comm.size == 1:  # there is no other rank
                 return GradientExchange(allreduce.rule()), []
-            air = multicasting(self.comm, self.options.get("multicast", "mpi"))
-            self._stack.callback(air.close)
-            self.blocks = Blocks(self.rule, self.trainable, self.comm, air, terms)
+            transport = multicasting(self.comm, self.options.get("multicast", "mpi"))
+            self._stack.callback(transport.close)
+            self.blocks = Blocks(self.rule, self.trainable, self.comm, transport, terms)
             return self.blocks, []
         assert isinstance(self.rule, RoundAlgorithm)
         slots = [v for v in map(tensor_variable, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
         self.rounds = Rounds(self.rule, self.trainable, self.comm, [*terms.averaged.values(), *slots])
-        return self.rounds, [rounds.says(self.options["rule"].partition("(")[0], self.rule, self.per_worker)]
+        return self.rounds, [rounds.terms_note(self.options["rule"].partition("(")[0], self.rule, self.per_worker)]
 
     def _terms(self) -> tuple[StepTerms, list[Any], list[str]]:
         trainable = self.trainable
@@ -145,8 +145,8 @@ class RankProgram:
         local = self.options.get("batch_norm", "sync") == "local"
         layers = [] if local else found
         apart = found and (local or not isinstance(self.rule, StepAlgorithm))
-        said = "each rank has its own BatchNorm statistics: numbers differ from those of one machine"
-        notes = [said] if apart else []
+        note = "each rank has its own BatchNorm statistics: numbers differ from those of one machine"
+        notes = [note] if apart else []
         own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])

@@ -44,7 +44,7 @@ Examples:
 @option(
     TRAINING, "--seed", type=CountType("a seed", 0), default=0, help="Seed of the peers' random times.  [default: 0]"
 )
-def control_command(script: str, words: list[str], cluster: Path, emulate: bool, seed: int) -> int:
+def control_command(script: str, script_args: list[str], cluster: Path, emulate: bool, seed: int) -> int:
     """Run a control program.
 
     script.py commands peers, which compute, send and wait. Peers are simulated, or emulated by --emulate.
@@ -59,12 +59,12 @@ def control_command(script: str, words: list[str], cluster: Path, emulate: bool,
     started = time.perf_counter()
     with quiet_import(), _peers(described, cluster, emulate, seed, script) as peers:
         control.run_with(peers)
-        code = run_script(script, words)
+        code = run_script(script, script_args)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
         if code == 0:
             peers.wait()
-            _tell(peers, "emulated" if emulate else "simulated", time.perf_counter() - started)
+            _print_summary(peers, "emulated" if emulate else "simulated", time.perf_counter() - started)
     return code
 
 
@@ -85,7 +85,7 @@ def _peers(cluster: "Cluster", file: Path, emulate: bool, seed: int, script: str
             peers.close()
 
 
-def _tell(peers: "AnyPeers", kind: str, wall_s: float) -> None:
+def _print_summary(peers: "AnyPeers", kind: str, wall_s: float) -> None:
     from fdt.report import duration, nbytes
 
     busiest = max(peers.links.items(), key=lambda link: link[1], default=("none", 0))

@@ -36,8 +36,8 @@ STANDSTILL_S = 5.0  # longest time without an event while every peer only waits
 class EmulatedAck:
     """Acknowledgement of a command, as Ack (simulated.py)."""
 
-    def __init__(self, peers: "EmulatedPeers", kind: str, words: str) -> None:
-        self._peers, self.kind, self.words = peers, kind, words
+    def __init__(self, peers: "EmulatedPeers", kind: str, command: str) -> None:
+        self._peers, self.kind, self.command = peers, kind, command
         self.done = False
         self.value: Any = None
 
@@ -81,25 +81,25 @@ class EmulatedPeer:
         self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
     ) -> EmulatedAck:
         """Apply a function to tensors, as Peer.compute."""
-        return self._tell("compute", f"compute {into}", into, function, names, steps)
+        return self._send("compute", f"compute {into}", into, function, names, steps)
 
     def send(self, to: "EmulatedPeer | Sequence[EmulatedPeer]", name: str, into: str | None = None) -> EmulatedAck:
         """Send a tensor, as Peer.send. TCP has no multicast, so each of several receivers gets its own copy."""
         receivers = [to] if isinstance(to, EmulatedPeer) else list(to)
-        return self._tell("send", f"send {name}", [peer.address for peer in receivers], name, into or name)
+        return self._send("send", f"send {name}", [peer.address for peer in receivers], name, into or name)
 
     def wait(self, name: str) -> EmulatedAck:
         """Wait for a tensor, as Peer.wait."""
-        return self._tell("wait", f"wait for {name}", name)
+        return self._send("wait", f"wait for {name}", name)
 
     def read(self, name: str) -> Tensor:
         """Return a tensor after all earlier commands."""
-        ack = self._tell("read", f"read {name}", name)
+        ack = self._send("read", f"read {name}", name)
         ack.wait()
         return ack.value
 
-    def _tell(self, kind: str, words: str, *arguments: Any) -> EmulatedAck:
-        ack = EmulatedAck(self._peers, kind, f"{self.name}: {words}")
+    def _send(self, kind: str, command: str, *arguments: Any) -> EmulatedAck:
+        ack = EmulatedAck(self._peers, kind, f"{self.name}: {command}")
         number = self._peers.expect(self, ack)
         self.connection.send_bytes(cloudpickle.dumps((number, kind, arguments)))
         return ack
@@ -224,7 +224,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                     ack.answer(value, done=not error)
                     self._acks += 1
                     if error and not self._error:
-                        self._error = f"`{ack.words}` failed: {error}"
+                        self._error = f"`{ack.command}` failed: {error}"
                         print(detail, file=sys.stderr)
                     self._changed.notify_all()
         except (EOFError, OSError):
@@ -240,7 +240,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                     acks, since = self._acks, time.monotonic()
                 elif time.monotonic() - since > STANDSTILL_S:
                     stuck = next(ack for missing in self._missing for ack in missing.values())
-                    raise UserError(f"`{stuck.words}` never ends")
+                    raise UserError(f"`{stuck.command}` never ends")
 
     def _all_wait(self) -> bool:
         """Return whether every peer with a command only waits for a tensor, and no tensor is being sent."""

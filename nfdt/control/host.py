@@ -77,7 +77,7 @@ class PeerHost:
         A thread receives further commands meanwhile, so that the control program never blocks on a full socket.
         """
         commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        threading.Thread(target=self._hear, args=(commands,), daemon=True).start()
+        threading.Thread(target=self._receive_commands, args=(commands,), daemon=True).start()
         for command in iter(commands.get, None):
             number, kind, arguments = cloudpickle.loads(command)
             try:
@@ -85,7 +85,7 @@ class PeerHost:
             except Exception as error:
                 self._reply(number, None, f"{type(error).__name__}: {error}", traceback.format_exc())
 
-    def _hear(self, commands: "queue.SimpleQueue[bytes | None]") -> None:
+    def _receive_commands(self, commands: "queue.SimpleQueue[bytes | None]") -> None:
         try:
             while True:
                 commands.put(self._control.recv_bytes())

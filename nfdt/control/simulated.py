@@ -65,10 +65,10 @@ Events = Generator[Any, Any, None]
 
 
 class Ack:
-    """Acknowledgement of a command. `words`: the command as text for messages."""
+    """Acknowledgement of a command. `command`: the command as text for messages."""
 
-    def __init__(self, peers: "Peers", words: str) -> None:
-        self._peers, self.words = peers, words
+    def __init__(self, peers: "Peers", command: str) -> None:
+        self._peers, self.command = peers, command
         self.event = peers.env.event()
 
     @property
@@ -166,8 +166,8 @@ class Peer:
     def _nothing(self) -> Events:
         yield self._peers.env.timeout(0)
 
-    def _command(self, words: str, run: Callable[[], Events]) -> Ack:
-        ack = Ack(self._peers, f"{self.name}: {words}")
+    def _command(self, command: str, run: Callable[[], Events]) -> Ack:
+        ack = Ack(self._peers, f"{self.name}: {command}")
         self._commands.append((ack, run))
         self._wake()
         return ack
@@ -256,10 +256,10 @@ class Peers(Sequence[Peer]):
         if not run_until(self.env, until):
             self._check_idle()
             waiting = next(ack for ack in acks if not ack.done)
-            raise UserError(f"the program waits for `{waiting.words}`, which never ends")
+            raise UserError(f"the program waits for `{waiting.command}`, which never ends")
 
     def _check_idle(self) -> None:
-        stuck = [peer.doing.words for peer in self._peers if peer.doing is not None]
+        stuck = [peer.doing.command for peer in self._peers if peer.doing is not None]
         if stuck:
             more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
             raise UserError(f"`{stuck[0]}`{more} never ends")

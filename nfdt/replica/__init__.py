@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fdt.process_group import ReplicaGroup
 
 
-def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Callable[[str], None]) -> Any:
     """Return the object of this rank in a replica script."""
     from nfdt.replica.rank import RoundRobinRank
 

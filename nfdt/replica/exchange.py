@@ -165,7 +165,7 @@ class OptimizerExchange:
             fresh = [g for g in self._unflat(update[1 + size :], present) if g is not None]
             with off(self._optimizer, moved, along, fresh) as given:
                 rest = iter(given)
-                apply([next(rest) if there else None for there in present], variables)
+                apply([next(rest) if is_present else None for is_present in present], variables)
 
     def _more(self) -> Any:
         return tf.ensure_shape(in_order(self._has_come, [], tf.bool), [])
@@ -178,8 +178,8 @@ class OptimizerExchange:
 
     def _whole(self, gradients: Sequence[Any]) -> list[Any]:
         """Return one gradient per variable, zeros where there is none; clipped if the algorithm has a momentum."""
-        there = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-        rest = iter(clipped(self._optimizer, there) if self._form.momentum else there)
+        given = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        rest = iter(clipped(self._optimizer, given) if self._form.momentum else given)
         pairs = zip(gradients, self.raw, strict=True)
         return [tf.zeros(v.shape) if g is None else next(rest) for g, v in pairs]
 
@@ -190,7 +190,7 @@ class OptimizerExchange:
 
     def _unflat(self, vector: Any, present: list[bool]) -> list[Any]:
         parts = zip(tf.split(vector, self._sizes), self.raw, present, strict=True)
-        return [tf.cast(tf.reshape(part, v.shape), v.dtype) if there else None for part, v, there in parts]
+        return [tf.cast(tf.reshape(part, v.shape), v.dtype) if is_present else None for part, v, is_present in parts]
 
     # -- NumPy, from within the step -------------------------------------------------------------------------------
     def _push(self, gradient: Vector) -> Vector:

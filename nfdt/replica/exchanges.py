@@ -17,7 +17,7 @@ from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.process_group import Push, ReplicaGroup
 from nfdt import algorithm_registry
 from nfdt.replica.exchange import Apply, OptimizerExchange, build
-from nfdt.replica.session_optimizers import looked_at
+from nfdt.replica.session_optimizers import inspected
 from replica.exchange import GroupedExchange, arrays_of_rank_0
 from replica.placement import PARTIAL
 
@@ -141,7 +141,7 @@ class OptimizerExchanges:
         return (exchange for _, exchange in sorted(self._known.items()))
 
     def _made(self, optimizer: Any, variables: list[Any]) -> OptimizerExchange:
-        seen = looked_at(optimizer)
+        seen = inspected(optimizer)
         rule = algorithm_registry.make(self._rule or algorithm_registry.default_for(seen, variables))
         number, made_for = self._number(optimizer), weakref.ref(optimizer)
         made = OptimizerExchange(number, seen, variables, rule, self._group, self.poll, made_for, self._samples)

@@ -222,7 +222,7 @@ class CompatOptimizer:
         return rate() if callable(rate) else rate
 
 
-def looked_at(optimizer: Any) -> Any:
+def inspected(optimizer: Any) -> Any:
     """Return the optimizer with Keras's attributes: Keras's own unchanged, others wrapped."""
     if not isinstance(optimizer, Optimizer):
         return optimizer

@@ -91,8 +91,8 @@ class NfdtSessions(SessionRuns):
         names = [f"{each.name}'s update" for each in self.optimizers.within(plan, session.graph)]
         fetched = self._fetched.get(session.graph, set())
         if not names and fetched and feeds:
-            by_hand = writes.by_feeds(plan, session.graph, feeds) & fetched
-            names = [f"an update of {name} without an optimizer" for name in sorted(by_hand)]
+            fed_writes = writes.by_feeds(plan, session.graph, feeds) & fetched
+            names = [f"an update of {name} without an optimizer" for name in sorted(fed_writes)]
         if names:
             self._by_every_rank(APART.format(names[0], where()))
 
@@ -174,7 +174,7 @@ class NfdtSessions(SessionRuns):
         rows = rows_of(feeds)
         if missing:
             feeds |= dict(zip(elements, call.plainly(list(elements), feeds), strict=True)) if elements else {}
-            known = {**known, **self._looked(call, missing, feeds)}
+            known = {**known, **self._read_values(call, missing, feeds)}
         elif elements:
             passed = call.plainly([*step.counted, *dict.fromkeys(e.op for e in elements)], feeds)
             rows = len(passed[0]) if step.counted else 0
@@ -182,7 +182,7 @@ class NfdtSessions(SessionRuns):
             known = {**known, **_named(step.standing, call.plainly(step.standing))}
         return [_as_of(rows, before, known.get(f.name)) for f in step.plan.fetches]
 
-    def _looked(self, call: SessionCall, missing: Sequence[Any], feeds: dict[Any, Any]) -> dict[str, Any]:
+    def _read_values(self, call: SessionCall, missing: Sequence[Any], feeds: dict[Any, Any]) -> dict[str, Any]:
         """Return the values of `missing` for this batch; variables keep their values."""
         plan = self._plans.of(call.session.graph, missing, feeds)
         variables = plan.variables(call.session.graph) if plan.moves else []

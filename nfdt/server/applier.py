@@ -163,8 +163,8 @@ class ModelApplier:
         scalars = tape.lift([counts] * len(SCALARS))
         shared, mine, params, before = tape.lift([shared, mine, list(self.params), list(self._before)])
         grad = tape.lift(self._whole(gradient))
-        said = {"before": before, "seconds": gradient.seconds, "batches": len(gradient.batches)}
-        push = Push(worker, grad, **said, **dict(zip(SCALARS, scalars, strict=True)))
+        facts = {"before": before, "seconds": gradient.seconds, "batches": len(gradient.batches)}
+        push = Push(worker, grad, **facts, **dict(zip(SCALARS, scalars, strict=True)))
         update, *kept = rule.push(shared, mine, params, push)
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
         program = replace(self._program(tape, update, kept, gradient), first=len(SCALARS), volatile=volatile)

@@ -98,9 +98,9 @@ class BatchDispatcher:
         if self.remaining is not None or self.exhausted:
             return
         free = self._returned
-        for worker, hand in list(self._assigned.items()):
-            kept = [hand.popleft() for _ in range(min(at_work, len(hand)))] if worker in computing else []
-            free += hand
+        for worker, assigned in list(self._assigned.items()):
+            kept = [assigned.popleft() for _ in range(min(at_work, len(assigned)))] if worker in computing else []
+            free += assigned
             self._assigned[worker] = deque(kept)
             self._update_ahead(worker)
         first = self._next if self.steps is None else min(self._next, self.steps)
@@ -111,7 +111,9 @@ class BatchDispatcher:
     def _end_suspended_at(self, steps: int) -> None:
         """Drop batches `steps` and above of a suspended epoch."""
         assert self.remaining is not None and self.steps is not None
-        beyond = [(worker, batch) for worker, hand in self._assigned.items() for batch in hand if batch >= steps]
+        beyond = [
+            (worker, batch) for worker, assigned in self._assigned.items() for batch in assigned if batch >= steps
+        ]
         for worker, batch in beyond:
             self._assigned[worker].remove(batch)
             self._update_ahead(worker)
@@ -129,8 +131,8 @@ class BatchDispatcher:
         self.steps = steps if self.steps is None else min(self.steps, steps)
         self._returned = [batch for batch in self._returned if batch < self.steps]
         heapq.heapify(self._returned)
-        for worker, hand in list(self._assigned.items()):
-            self._assigned[worker] = deque(batch for batch in hand if batch < self.steps)
+        for worker, assigned in list(self._assigned.items()):
+            self._assigned[worker] = deque(batch for batch in assigned if batch < self.steps)
             self._update_ahead(worker)
 
     def stop(self) -> None:

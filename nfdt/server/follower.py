@@ -46,7 +46,7 @@ class FollowerShardService:
 
     # -- sessions --------------------------------------------------------------------------------------------
 
-    def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
+    def open(self, worker: int, steps: int | None, incarnation: int = 0, ends_received: int = 0) -> Replies:
         """Open a session as ShardService.open does.
 
         The session of a replaced worker may arrive after that of its replacement; it ends at once.

@@ -144,9 +144,9 @@ def save(
     groups = [job.trainable.flavor.read(group) for group in job.groups]
     rule = core.shared, {worker: slot.mine for worker, slot in core.worker_states.items()}
     slots = {worker: (slot.version, slot.last_push) for worker, slot in core.worker_states.items()}
-    said = None if end is None else end.SerializeToString()
+    end_bytes = None if end is None else end.SerializeToString()
     known = (tree_map(lambda _: Leaf(), rule), slots, core.version, core.pulls, [len(group) for group in groups])
-    head = np.frombuffer(pickle.dumps((*known, decided, said)), np.uint8)
+    head = np.frombuffer(pickle.dumps((*known, decided, end_bytes)), np.uint8)
     arrays = [head, *chain(*groups), *(array_over(leaf) for leaf in leaves(rule))]
     try:
         ref = job.blobs.put_arrays([np.uint32(_checksum(arrays)), *arrays])
@@ -164,7 +164,7 @@ def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, Ep
         UserError: The snapshot is damaged.
     """
     head, *arrays = _whole(job, ref)
-    rule, slots, version, pulls, sizes, decided, said = pickle.loads(head.tobytes())
+    rule, slots, version, pulls, sizes, decided, end_bytes = pickle.loads(head.tobytes())
     rest = iter(arrays)
     for group, size in zip(job.groups, sizes, strict=True):
         job.trainable.flavor.write(group, list(islice(rest, size)))
@@ -172,7 +172,7 @@ def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, Ep
     shared, mine = lower(rule, [tf.constant(array) for array in rest])
     states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
     core.restore(shared, states, version, pulls)
-    return decided, None if said is None else EpochEnd.FromString(said)
+    return decided, None if end_bytes is None else EpochEnd.FromString(end_bytes)
 
 
 def _whole(job: ServedJob, ref: BlobRef) -> list[Array]:

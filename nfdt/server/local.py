@@ -54,11 +54,11 @@ class LocalChannel:
     def __init__(self, shard_service: ShardService, worker: int, steps: int | None) -> None:
         self._shard_service, self._worker, self._steps = shard_service, worker, steps
         self._replies: Replies
-        self._heard = 0  # epoch ends that the worker has received
+        self._ends_received = 0  # epoch ends that the worker has received
 
     def open(self) -> None:
         """Open a session of the shard service."""
-        self._replies = self._shard_service.open(self._worker, self._steps, heard=self._heard)
+        self._replies = self._shard_service.open(self._worker, self._steps, ends_received=self._ends_received)
         self._pulls = SessionPulls()
 
     def ask(self, pull: int = 0) -> None:
@@ -79,7 +79,7 @@ class LocalChannel:
         if reply is None:
             raise Interrupted("the shard service has ended this worker's session")
         if isinstance(reply, EpochOver):
-            self._heard = reply.epoch + 1
+            self._ends_received = reply.epoch + 1
         if isinstance(reply, (EpochOver, Release)):
             return reply
         positions, tensors = self._pulls.placed(reply.sent, self._shard_service.job.loads)

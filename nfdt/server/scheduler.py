@@ -44,11 +44,13 @@ class Scheduler:
         self.absent = set(absent)  # workers that have not started: they get no batch, and no worker waits for them
         self._asking: dict[int, None] = {}  # an ordered set, served in this order
         self._missed: dict[int, int] = {}  # by worker: the ended epoch of which it must be informed
-        self._told: dict[int, int] = {}  # by worker: the ended epoch of which it was informed, until its next request
+        self._informed: dict[
+            int, int
+        ] = {}  # by worker: the ended epoch of which it was informed, until its next request
         self._computing: set[int] = set()
         self._per_push = core.rule.batches_per_push
         self._held: list[tuple[int, int, WorkerGradient]] = []  # lock step: pushes that wait for the client
-        self._untold: list[StepDone] = []  # lock step: steps of an applied push that are not reported yet
+        self._uninformed: list[StepDone] = []  # lock step: steps of an applied push that are not reported yet
         self._gate_open = True
         self._out: list[Instruction] = []
 
@@ -73,10 +75,10 @@ class Scheduler:
             return []
         self.absent.discard(worker)
         self._computing.discard(worker)
-        self._told.pop(worker, None)
+        self._informed.pop(worker, None)
         if worker in self._missed and not self.finished:
-            self._told[worker] = self._missed.pop(worker)
-            return [EpochOver(worker, self._told[worker])]
+            self._informed[worker] = self._missed.pop(worker)
+            return [EpochOver(worker, self._informed[worker])]
         self._asking[worker] = None
         return self._settle()
 
@@ -101,8 +103,8 @@ class Scheduler:
     def step(self) -> list[Instruction]:
         """Lock step: continue after the client's callbacks for the last push."""
         self._gate_open = True
-        if self._untold:
-            self._tell()
+        if self._uninformed:
+            self._inform()
         elif self._held:
             self._take(*self._held.pop(0))
         return self._settle()
@@ -112,7 +114,7 @@ class Scheduler:
         self._gate_open = True
         if self.epoch:
             self.epoch.stop()
-        self._untold.clear()
+        self._uninformed.clear()
         for pushed in self._held:
             self._take(*pushed)
         self._held.clear()
@@ -137,7 +139,7 @@ class Scheduler:
             self._asking.pop(worker, None)
             self._computing.discard(worker)
             self._missed.pop(worker, None)
-            self._told.pop(worker, None)
+            self._informed.pop(worker, None)
             self._held = [pushed for pushed in self._held if pushed[0] != worker]
             self.state.leave(worker)
             if self.epoch:
@@ -149,17 +151,17 @@ class Scheduler:
         self.state.join(worker)
         return self._settle()
 
-    def reconnect(self, worker: int, heard: int) -> None:
+    def reconnect(self, worker: int, ends_received: int) -> None:
         """Handle a worker's new session after a broken one: the worker counts as computing until it asks.
 
-        `heard` is the number of epoch ends that the worker has received; a lost one is sent again.
+        `ends_received` is the number of epoch ends that the worker has received; a lost one is sent again.
         """
         if worker in self._asking:
             del self._asking[worker]
             self._computing.add(worker)
-        told = self._told.pop(worker, -1)
-        if told >= heard:
-            self._missed[worker] = told
+        informed = self._informed.pop(worker, -1)
+        if informed >= ends_received:
+            self._missed[worker] = informed
 
     def saved(self) -> tuple[Epoch | None, dict[int, int]]:
         """Return the epoch, and by worker the epoch end that it must still receive: all workers if no epoch runs."""
@@ -209,13 +211,13 @@ class Scheduler:
             done, count = epoch.dispatcher.done, len(gradient.batches)
             last = done if epoch.dispatcher.complete else -1
             steps = range(done - count + 1, done + 1)
-            self._untold = [StepDone(worker, n, n == last, gradient, n == steps[0]) for n in steps]
-            self._tell()
+            self._uninformed = [StepDone(worker, n, n == last, gradient, n == steps[0]) for n in steps]
+            self._inform()
 
-    def _tell(self) -> None:
-        told = self._untold.pop(0)
-        self._gate_open = told.last  # the client does not answer the last step
-        self._out.append(told)
+    def _inform(self) -> None:
+        ended = self._uninformed.pop(0)
+        self._gate_open = ended.last  # the client does not answer the last step
+        self._out.append(ended)
 
     def _refuse(self, worker: int, push: int, gradient: WorkerGradient, epoch: Epoch) -> None:
         """Raise NotFinite, or count the batches as done without applying them."""
@@ -264,9 +266,9 @@ class Scheduler:
         self._computing.add(worker)
         first = worker not in epoch.greeted
         epoch.greeted.add(worker)
-        hand, count, pull = epoch.dispatcher.assigned(worker), self._per_push, self.state.pulls
+        batches, count, pull = epoch.dispatcher.assigned(worker), self._per_push, self.state.pulls
         staleness = self.state.worker_states[worker].staleness
-        self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:], pull, staleness))
+        self._out.append(Send(worker, epoch.number, batches[:count], sent, first, batches[count:], pull, staleness))
 
     def _move_on(self, epoch: Epoch) -> None:
         """End the epoch, or flush the algorithm if it makes all workers wait: no worker computes."""
@@ -284,11 +286,11 @@ class Scheduler:
         self.state.flush()
         self.ended = epoch.number
         self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
-        self._told.update(dict.fromkeys(self._asking, epoch.number))
+        self._informed.update(dict.fromkeys(self._asking, epoch.number))
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
-        there = tuple(self._present())
+        present = tuple(self._present())
         applied = epoch.dispatcher.done - epoch.skipped
-        counts = applied, epoch.samples, epoch.staleness, there, epoch.skipped
+        counts = applied, epoch.samples, epoch.staleness, present, epoch.skipped
         self._out.append(EpochDone(epoch.number, *counts, epoch.dispatcher.remaining))
         self.epoch = None
 

@@ -67,14 +67,14 @@ class ShardService:
         self._log = ReplicatedLog()
 
     # -- sessions --------------------------------------------------------------------------------------------
-    def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
+    def open(self, worker: int, steps: int | None, incarnation: int = 0, ends_received: int = 0) -> Replies:
         """Open a worker's session, or reopen it after a broken one.
 
         Args:
             worker: Number of the worker's lane.
             steps: Batches in an epoch; None while unknown.
             incarnation: Number of replacements of this rank's worker so far.
-            heard: Number of epoch ends that the worker has received.
+            ends_received: Number of epoch ends that the worker has received.
 
         Returns:
             The queue of replies. It also identifies the session in the calls below.
@@ -85,7 +85,7 @@ class ShardService:
                 replies.put(None)
                 return replies
             before = self._replies.get(worker)
-            self.scheduler.reconnect(worker, heard)
+            self.scheduler.reconnect(worker, ends_received)
             self._connect(worker, steps, replies)
         if before is not None:
             before.put(None)

@@ -109,7 +109,7 @@ def _of_reports() -> list[Callable[[Any], Any]]:
 @compress_option
 @report_options
 @config_options
-def simulate_command(script: str, words: list[str], **given: Any) -> int:
+def simulate_command(script: str, script_args: list[str], **given: Any) -> int:
     """Train script.py on simulated workers.
 
     Gradients are real, and the clock is simulated. The same seed always gives the same bits.
@@ -119,7 +119,7 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
     for name in DIRECTORIES:
         _check_writable(name, given[name])
     if given["compare"] is None:
-        return _simulate(script, words, given)
+        return _simulate(script, script_args, given)
     if given["rule"] is not None:
         raise UsageError(f"--compare names the algorithms. Received: --algorithm {given['rule']} too")
     for name in OF_ONE_RUN:
@@ -127,7 +127,7 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
             raise UsageError(
                 f"--compare writes each algorithm's data to --report. Received: {flag(name)} {given[name]} too"
             )
-    return _compare(script, words, given)
+    return _compare(script, script_args, given)
 
 
 def _check_writable(name: str, directory: Path | None) -> None:
@@ -152,7 +152,7 @@ def _cluster(given: dict[str, Any]) -> "Cluster":
     return equal_nodes().with_workers(given["workers"] or EQUAL_WORKERS)
 
 
-def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
+def _simulate(script: str, script_args: list[str], given: dict[str, Any]) -> int:
     chosen = {name: given[name] for name in REQUEST}
     request = RunRequest(NAME, own_summary=True, script=script, write_report=write_run_report, **chosen)
 
@@ -171,15 +171,15 @@ def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
         collector = Collector()
         settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
         seed_all(given["seed"])
-        code = client_shim.run(script, words, client, settings, Reporters([reporters, collector]))
+        code = client_shim.run(script, script_args, client, settings, Reporters([reporters, collector]))
         if code == 0 and collector.fits:
-            _tell(SimulationOutcome.of(Path(client.hello.run_dir), collector.fits, given["seed"]), given)
+            _print_outcome(SimulationOutcome.of(Path(client.hello.run_dir), collector.fits, given["seed"]), given)
         return code
 
     return run(request, make_engine, run_script)
 
 
-def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
+def _print_outcome(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
     from nfdt.simulator.outcome import summary
 
     if given["data"] is not None:
@@ -196,7 +196,7 @@ def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
 # -- several algorithms ---------------------------------------------------------------------------------------------
 
 
-def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
+def _compare(script: str, script_args: list[str], given: dict[str, Any]) -> int:
     """Run each algorithm in its own process: Keras's state after one run must not affect the next."""
     from nfdt import algorithm_registry
     from nfdt.simulator.outcome import print_table, write_report, write_table
@@ -209,7 +209,7 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
         outcomes, failed = [], []
         for rule in rules:
             directory = root / _file_name(rule)
-            code = _run_one(script, words, given, rule, directory)
+            code = _run_one(script, script_args, given, rule, directory)
             if code == 0:
                 outcomes.append(_read(directory))
             else:
@@ -224,7 +224,7 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
     return 0
 
 
-def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, directory: Path) -> int:
+def _run_one(script: str, script_args: list[str], given: dict[str, Any], rule: str, directory: Path) -> int:
     """Return the run's exit code. The data of an earlier comparison of this algorithm are removed."""
     from nfdt.simulator.outcome import DATA
 
@@ -235,7 +235,7 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
         options += [f"--{name}", str(given[name])] if given[name] is not None else []
     if not given["quiet"]:
         click.echo(f"{NAME}: {rule}", err=True)
-    argv = [sys.executable, "-m", "nfdt", "simulate", script, *options, "--", *words]
+    argv = [sys.executable, "-m", "nfdt", "simulate", script, *options, "--", *script_args]
     code = _waited_for(argv)
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt

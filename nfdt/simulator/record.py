@@ -106,11 +106,11 @@ class SimulationRecord:
 
 @dataclass
 class TimedApplier:
-    """An applier (nfdt/server/algorithm_state.py) that measures time and calls `heard(kind, worker, tau)` each time."""
+    """An applier (nfdt/server/algorithm_state.py) that measures time and calls `on_exchange(kind, worker, tau)`."""
 
     inner: Applier
     walls: WallTimes
-    heard: Callable[[str, int, int], None]
+    on_exchange: Callable[[str, int, int], None]
 
     def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
         return self.inner.init(rule, workers)
@@ -118,7 +118,7 @@ class TimedApplier:
     def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
         with self.walls.counted("update_s"):
             result = self.inner.pull(rule, shared, mine, worker)
-        self.heard("wait" if result[0] is None else "pull", worker, 0)
+        self.on_exchange("wait" if result[0] is None else "pull", worker, 0)
         return result
 
     def push(
@@ -126,11 +126,11 @@ class TimedApplier:
     ) -> tuple[bool, State, State]:
         with self.walls.counted("update_s"):
             result = self.inner.push(rule, shared, mine, worker, gradient, tau)
-        self.heard("push" if result[0] else "hold", worker, tau)
+        self.on_exchange("push" if result[0] else "hold", worker, tau)
         return result
 
     def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
         with self.walls.counted("update_s"):
             result = self.inner.flush(rule, shared)
-        self.heard("flush", -1, 0)
+        self.on_exchange("flush", -1, 0)
         return result

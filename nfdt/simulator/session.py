@@ -33,7 +33,7 @@ from nfdt.worker.step import GradientStep, ownerships, samples_of
 POINTS = 50  # points of the curve per epoch
 POINTS_EVERY = 20  # pushes between two points, if the length of an epoch is unknown
 
-Heard = Callable[[float, str, int, int], None]
+OnExchange = Callable[[float, str, int, int], None]
 
 
 class SimulatedJob:
@@ -47,7 +47,7 @@ class SimulatedJob:
         send: Sends an event to the engine.
         begin_s: Simulated time at the start of the job, in seconds.
         feed: Batches that the client draws, if it does.
-        heard: Called with (seconds, kind, worker, tau) for each call of the algorithm.
+        on_exchange: Called with (seconds, kind, worker, tau) for each call of the algorithm.
 
     Attributes:
         steps: Batches in an epoch; None while unknown.
@@ -63,18 +63,18 @@ class SimulatedJob:
         *,
         begin_s: float = 0.0,
         feed: Any = None,
-        heard: Heard = lambda seconds, kind, worker, tau: None,
+        on_exchange: OnExchange = lambda seconds, kind, worker, tau: None,
     ) -> None:
         self._job, self._step, self._trainable, self._send = job, step.of(job.rule), trainable, send
         self._owned = ownerships(trainable, 1)
         self._batches, self.steps = self._open(feed)
         lanes = job.lanes * len(cluster.workers)
         self._walls = WallTimes()
-        self._env, self._begin_s, self._heard = simpy.Environment(begin_s), begin_s, heard
+        self._env, self._begin_s, self._on_exchange = simpy.Environment(begin_s), begin_s, on_exchange
         self._fleet = SimulatedWorkers(self._env, cluster, job.lanes, job.spec.seed, self)
         applier = TimedApplier(job.applier, self._walls, self._called)
         absent = self._fleet.absent
-        self._shard_service = ShardService(job, 1, self._hear, lanes=lanes, applier=applier, absent=absent)
+        self._shard_service = ShardService(job, 1, self._receive_event, lanes=lanes, applier=applier, absent=absent)
         sizes: dict[tuple[Any, ...], int] = {}
         self._channels = [
             SimulatedChannel(self._env, self._shard_service, lane, self.steps, sizes) for lane in range(lanes)
@@ -152,7 +152,7 @@ class SimulatedJob:
         """Return the first batch that does not exist, or None."""
         for batch in weights.batches if self.steps is None else ():
             try:
-                self._batches.look(weights.epoch, batch)
+                self._batches.draw_ahead(weights.epoch, batch)
             except IndexError:
                 return batch
         return None
@@ -180,7 +180,7 @@ class SimulatedJob:
 
     # -- reports ---------------------------------------------------------------------------------------------
 
-    def _hear(self, event: Event) -> None:
+    def _receive_event(self, event: Event) -> None:
         """Handle an event of the shard service for the engine. The simulated clock stops until the client answers."""
         if event.HasField("epoch_end"):
             self._over = event
@@ -194,7 +194,7 @@ class SimulatedJob:
     def _called(self, kind: str, worker: int, tau: int) -> None:
         if kind in ("push", "hold"):
             self.record.staleness[tau] = self.record.staleness.get(tau, 0) + 1
-        self._heard(self.now_s - self._begin_s, kind, worker, tau)
+        self._on_exchange(self.now_s - self._begin_s, kind, worker, tau)
 
     def _end_epoch(self, event: Event) -> None:
         """Report the end of an epoch: first the server's report, then that of the workers."""

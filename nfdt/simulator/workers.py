@@ -247,7 +247,7 @@ class SharedBatches:
         self._reader: Any = None
         self._kept: dict[int, Batch] = {}
 
-    def look(self, epoch: int, index: int) -> None:
+    def draw_ahead(self, epoch: int, index: int) -> None:
         """Read up to batch `index`. Raises IndexError if it does not exist."""
         if isinstance(self._source, ArraySource):
             return
@@ -263,5 +263,5 @@ class SharedBatches:
         """Return batch `index` and drop it."""
         if isinstance(self._source, ArraySource):
             return self._source.read(epoch, index)
-        self.look(epoch, index)
+        self.draw_ahead(epoch, index)
         return self._kept.pop(index)

@@ -106,8 +106,8 @@ class Emitter:
 
     def _small_outputs(self) -> list[Ref]:
         """Return the outputs emitted so far that are replicated within the graph."""
-        there = [ref for ref in self._flat.outputs if ref in self._values]
-        return [ref for ref in there if self._is_small_sum(self._values[ref])]
+        refs = [ref for ref in self._flat.outputs if ref in self._values]
+        return [ref for ref in refs if self._is_small_sum(self._values[ref])]
 
     def _is_small_sum(self, value: Value) -> bool:
         known = value.shape is not None and None not in value.shape

@@ -113,6 +113,6 @@ def simulate(cluster=MIXED, *, rule="asgd", seed=1, source=None, shuffle=True, h
         cluster.with_workers(None),
         events.append,
         begin_s=begin_s,
-        heard=lambda *call: calls.append(call),
+        on_exchange=lambda *call: calls.append(call),
     )
     return Simulated(session, job, events, calls)

@@ -153,10 +153,10 @@ def probe(name="hfdt", fails=None):
     @main.command("run", cls=ScriptCommand)
     @option("Some", "-np", "workers", type=int)
     @option("Some", "--quiet", is_flag=True)
-    def run(script, words, workers, quiet):
+    def run(script, script_args, workers, quiet):
         if fails is not None:
             raise fails
-        click.echo(f"{os.path.basename(script)} {words} {workers} {quiet}")
+        click.echo(f"{os.path.basename(script)} {script_args} {workers} {quiet}")
         return 3
 
     return main

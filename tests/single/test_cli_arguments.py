@@ -40,12 +40,12 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "ours", "script", "words", "overlooked"), TABLE)
-def test_split(argv, ours, script, words, overlooked):
+@pytest.mark.parametrize(("argv", "ours", "script", "script_args", "overlooked"), TABLE)
+def test_split(argv, ours, script, script_args, overlooked):
     parts = split(argv.split(), VALUED, FLAGS)
     assert (parts.ours, parts.script) == (ours.split(), script)
-    assert (parts.words, parts.overlooked) == (words.split(), overlooked.split())
+    assert (parts.script_args, parts.overlooked) == (script_args.split(), overlooked.split())
 
 
 def test_words_with_spaces_and_empty_words_stay_as_they_are():
-    assert split(["t.py", "a b", "", "--x="], VALUED, FLAGS).words == ["a b", "", "--x="]
+    assert split(["t.py", "a b", "", "--x="], VALUED, FLAGS).script_args == ["a b", "", "--x="]

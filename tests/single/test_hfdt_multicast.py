@@ -37,7 +37,7 @@ def carried(nbytes, receivers, lose, late=()):
 
     def arrive(receiver, number):
         if not lose() and into[receiver].take(number, data[number * PIECE : (number + 1) * PIECE]) and not lose():
-            sending.hear(receiver, into[receiver].report(), now)
+            sending.receive_report(receiver, into[receiver].report(), now)
 
     while not sending.done:
         now += 0.001
@@ -77,14 +77,14 @@ def test_who_joins_late_is_told_by_a_probe():
 def test_the_window_follows_the_slowest_and_what_is_lost():
     sending = Sending(1000 * PIECE, [0, 1], 0.0)
     assert sending.due(0.0) == ([], list(range(32)))
-    sending.hear(0, ReceiverReport(32), 0.001)
+    sending.receive_report(0, ReceiverReport(32), 0.001)
     assert sending.due(0.001) == ([], [])  # rank 1 has nothing yet
-    sending.hear(1, ReceiverReport(10, ((10, 12), (20, 21))), 0.002)
+    sending.receive_report(1, ReceiverReport(10, ((10, 12), (20, 21))), 0.002)
     assert sending.window == 16
     assert sending.due(0.002) == ([10, 11, 20], [])
-    sending.hear(1, ReceiverReport(10, ((10, 12),)), 0.003)  # on its way already
+    sending.receive_report(1, ReceiverReport(10, ((10, 12),)), 0.003)  # on its way already
     assert sending.due(0.003) == ([], [])
-    sending.hear(1, ReceiverReport(32), 0.02)
+    sending.receive_report(1, ReceiverReport(32), 0.02)
     assert sending.due(0.02) == ([], list(range(32, 49))) and sending.behind == [0, 1]
 
 

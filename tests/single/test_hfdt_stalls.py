@@ -17,9 +17,9 @@ INSIDE, OUTSIDE = Standing(entered=8, left=7, place="waits"), Standing(entered=7
 def answers(stalls, until, ranks, start=0):
     """The first second at which somebody is late, and who; every rank answers each second with what is its own."""
     for now in range(start, until):
-        for rank, said in ranks.items():
-            if said is not None:
-                stalls.said(rank, said(now) if callable(said) else said, now)
+        for rank, note in ranks.items():
+            if note is not None:
+                stalls.note(rank, note(now) if callable(note) else note, now)
         late = stalls.late(now)
         if late:
             return now, late
@@ -96,8 +96,8 @@ def test_the_engine_asks_names_and_starts_again(tmp_path):
                 outcome.kill,
             )
         )
-        for rank, said in enumerate((INSIDE, OUTSIDE)):
-            coordinator.from_member("worker", rank, Event(job="j", rank=rank, standing=said))
+        for rank, note in enumerate((INSIDE, OUTSIDE)):
+            coordinator.from_member("worker", rank, Event(job="j", rank=rank, standing=note))
         if outcome.relaunch:
             break
     named = [(now, asks, notes) for now, (asks, notes, _, _) in enumerate(seen) if notes]
@@ -121,13 +121,13 @@ def test_a_thread_says_where_the_scripts_code_is():
     thread = threading.Thread(target=reads)
     thread.start()
     found.wait()
-    said = []
-    asking = threading.Thread(target=lambda: said.append(blame.place()))
+    note = []
+    asking = threading.Thread(target=lambda: note.append(blame.place()))
     asking.start()
     asking.join()
     done.set()
     thread.join()
-    assert said[0].startswith("test_hfdt_stalls.py:"), "the main thread's, which is in this test"
+    assert note[0].startswith("test_hfdt_stalls.py:"), "the main thread's, which is in this test"
 
 
 def test_exchanges_are_counted_as_they_are_entered_and_left():

@@ -201,6 +201,6 @@ def test_a_daemon_says_from_where_it_calls_and_its_end_is_the_wrappers(capfd):
         with subprocess.Popen((*argv, command), stdout=subprocess.PIPE, text=True) as running:
             called, (_, caller) = mpirun.accept()
             assert running.stdout.readline() == "\n", "a shell's own words may stand before, without an end"
-            assert running.stdout.readline() == f"{hosts_mpirun.SAYS}0100007F:{caller}\n"
+            assert running.stdout.readline() == f"{hosts_mpirun.CALLS_FROM}0100007F:{caller}\n"
             called.close()
             assert running.wait(60) == 3

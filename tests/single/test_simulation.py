@@ -149,7 +149,7 @@ def test_a_stream_is_read_in_order_whoever_asks():
     assert batches.take(0, 1) == "batch 1"
     assert batches.take(0, 0) == "batch 0"
     with pytest.raises(IndexError):
-        batches.look(0, 3)
+        batches.draw_ahead(0, 3)
     assert batches.take(1, 0) == "batch 0"
 
 

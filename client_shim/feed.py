@@ -27,11 +27,9 @@ class FeedChannel(Protocol):
 
     def send(self, command: Command) -> None:
         """Send `command` to the engine."""
-        ...
 
     def cancel(self) -> None:
         """Cancel the job."""
-        ...
 
 
 class Feeder:

@@ -67,7 +67,7 @@ def inspect(
     Raises:
         UserError: `fit` cannot be captured.
     """
-    detected = with_own_updates(detect_capture(script), by_hand=engine == "hfdt")
+    detected = with_own_updates(detect_capture(script), divides=engine == "hfdt")
     if detected.capture == "replica" or (engine == "nfdt" and several_optimizers(detected)):
         if show is not None:
             show(detected, None)

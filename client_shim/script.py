@@ -65,24 +65,29 @@ def run_script(
                 _execute(code, module.__dict__)
         except (UserError, Ended):
             raise
-        except SystemExit as stop:
-            return _exit_code(stop.code)
-        except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
-        except ScriptError as error:
-            print(str(error).rstrip(), file=sys.stderr)
-            return 1
         except BaseException as error:
-            died(error)
-            without_our_frames(error)
-            if notebook.is_notebook(script):  # Python's own hook looks for source lines in files alone
-                traceback.print_exception(error)
-            else:
-                sys.excepthook(type(error), error, error.__traceback__)
-            return 1
+            return _ended_by(error, script, died)
         finally:
             _flush()
     return 0
+
+
+def _ended_by(error: BaseException, script: str, died: Callable[[BaseException], object]) -> int:
+    """Return the exit code of a script that raised `error`. Print the error as Python would."""
+    if isinstance(error, SystemExit):
+        return _exit_code(error.code)
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, ScriptError):
+        print(str(error).rstrip(), file=sys.stderr)
+        return 1
+    died(error)
+    without_our_frames(error)
+    if notebook.is_notebook(script):  # Python's own hook looks for source lines in files alone
+        traceback.print_exception(error)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+    return 1
 
 
 def _argv0(script: str, name: str | None) -> str:

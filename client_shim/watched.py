@@ -11,23 +11,18 @@ class Watcher(Protocol):
 
     def begun(self) -> None:
         """Called when all callbacks have seen the beginning of training."""
-        ...
 
     def epoch_begins(self, epoch: int) -> None:
         """Called before the callbacks see the beginning of `epoch`."""
-        ...
 
     def step_done(self) -> None:
         """Called when the callbacks have seen a step; one may have set `stop_training`."""
-        ...
 
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Called when all callbacks have seen the epoch's logs."""
-        ...
 
     def extra(self) -> dict[str, float]:
         """Return the engine's own logs, which callbacks see and History omits."""
-        ...
 
 
 def watched_list(keras: Any, callbacks: Any, watcher: Watcher, *, stepwise: bool, **kwargs: Any) -> Any:

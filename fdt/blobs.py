@@ -40,23 +40,18 @@ class Blobs(Protocol):
 
     def put(self, data: Buffer) -> BlobRef:
         """Store bytes; return the blob's reference. Raises UserError when there is no room."""
-        ...
 
     def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
         """Store arrays as in fdt/tensors.py; return the blob's reference. Raises UserError when there is no room."""
-        ...
 
     def get(self, ref: BlobRef) -> memoryview:
         """Return the blob's bytes, read only. Raises KeyError when it does not exist."""
-        ...
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:
         """Return read-only views of the arrays, valid as long as they are referenced, even after `drop`."""
-        ...
 
     def drop(self, ref: BlobRef) -> None:
         """Remove the blob, if it exists."""
-        ...
 
 
 class LocalBlobs:

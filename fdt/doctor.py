@@ -68,11 +68,7 @@ def tensorflow_check() -> Check:
 
 
 def distribution_check(
-    component: str,
-    name: str,
-    least: tuple[int, ...] | None,
-    advice: str,
-    below: tuple[int, ...] = (sys.maxsize,),
+    component: str, name: str, least: tuple[int, ...] | None, advice: str, below: tuple[int, ...] = (sys.maxsize,)
 ) -> Check:
     """Check the installed distribution `name`; without `least` it is optional, and `advice` states its use."""
     version = distribution_version(name)

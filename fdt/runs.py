@@ -50,7 +50,7 @@ def space() -> str:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process. `started`: the machine's boot, and the clock ticks from there to the process's start."""
+    """A process. `started`: the boot of the machine, and the clock ticks between boot and start."""
 
     pid: int
     started: str

@@ -36,14 +36,14 @@ _LENGTH = struct.Struct("<Q")
 
 def packed_size(arrays: Iterable[Array]) -> int:
     """Return the number of bytes that `pack_into` needs."""
-    table, nbytes = _lay_out([_plain(a) for a in arrays])
+    table, nbytes = _layout([_plain(a) for a in arrays])
     return _data_start(table) + nbytes
 
 
 def pack(arrays: Sequence[Array]) -> bytearray:
     """Pack `arrays` into new bytes."""
     plain = [_plain(a) for a in arrays]
-    table, nbytes = _lay_out(plain)
+    table, nbytes = _layout(plain)
     out = bytearray(_data_start(table) + nbytes)
     _write(table, plain, memoryview(out))
     return out
@@ -52,7 +52,7 @@ def pack(arrays: Sequence[Array]) -> bytearray:
 def pack_into(arrays: Sequence[Array], out: memoryview) -> None:
     """Pack `arrays` into `out`, which has at least `packed_size(arrays)` bytes. Each array is copied once."""
     plain = [_plain(a) for a in arrays]
-    table, _ = _lay_out(plain)
+    table, _ = _layout(plain)
     _write(table, plain, out)
 
 
@@ -120,7 +120,7 @@ def _strings(raw: memoryview, shape: tuple[int, ...]) -> Array:
     return out.reshape(shape)
 
 
-def _lay_out(plain: Sequence[tuple[str, tuple[int, ...], Array]]) -> tuple[bytes, int]:
+def _layout(plain: Sequence[tuple[str, tuple[int, ...], Array]]) -> tuple[bytes, int]:
     table, offset = TensorTable(), 0
     for name, shape, data in plain:
         table.tensors.add(dtype=name, shape=shape, offset=offset, nbytes=data.nbytes)

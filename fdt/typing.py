@@ -28,18 +28,14 @@ class Variable(Protocol):
 
     def assign(self, value: Any) -> Any:
         """Set the value; `value` has the variable's shape."""
-        ...
 
     def assign_add(self, value: Any) -> Any:
         """Add `value` to the value."""
-        ...
 
     def assign_sub(self, value: Any) -> Any:
         """Subtract `value` from the value."""
-        ...
 
     def numpy(self) -> Array:
         """Return a copy of the value."""
-        ...
 
     def __getitem__(self, index: Any) -> Tensor: ...

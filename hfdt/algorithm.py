@@ -37,7 +37,6 @@ class ReduceGroup(Protocol):
         Returns:
             The averages, in the same order; None stays None. The samples are those of the batch, or of the round.
         """
-        ...
 
 
 class SyncAlgorithm:
@@ -59,7 +58,6 @@ class Local(Protocol):
         Returns:
             The parameters after the step.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,6 @@ class Multicast(Protocol):
         Returns:
             The packet of rank `root`.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,6 @@ class LocalObjective(Protocol):
 
     def gradient(self) -> Tree:
         """Return grad O_i at the parameters at which the round begins, one tensor for each parameter."""
-        ...
 
     def curvature(self, direction: Tree) -> Tree:
         """Return the product of O_i's Hessian at those parameters and `direction`.
@@ -147,7 +143,6 @@ class LocalObjective(Protocol):
         Args:
             direction: One tensor for each parameter, of its shape.
         """
-        ...
 
 
 @dataclass(frozen=True)

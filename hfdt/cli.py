@@ -172,7 +172,7 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     verify_first(NAME, script, script_args, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = replace(requested(NAME, script, given), write_report=write_run_report)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *ELASTIC_FLAGS, "run_dir") if name not in REPLICA_OPTIONS]
-    if replicas.wanted(script, given, of_fit, by_hand=True):
+    if replicas.wanted(script, given, of_fit, divides_updates=True):
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts, emulate = chosen_hosts(given), given["emulate"]
@@ -265,11 +265,7 @@ def checked(given: dict[str, Any]) -> None:
     for name in ("bucket_mb", "shard_optimizer", "timeline"):
         if given[name] is not None and rule != "allreduce":
             raise UsageError(f"{flag(name)} needs --algorithm allreduce. Received: --algorithm {rule}")
-    sharded = given["shard_optimizer"] == "on"  # auto: off where it is not possible
-    if sharded and given["compress"] not in (None, "fp16", "auto"):
-        raise UsageError(f"--shard-optimizer can have --compress fp16 alone. Received: --compress {given['compress']}")
-    if sharded and given["on_nan"] and given["compress"] == "fp16":
-        raise UsageError("--on-nan needs whole gradients. Received: --shard-optimizer with --compress fp16")
+    _check_sharded(given)
     if given["on_nan"] and rule != "allreduce":
         raise UsageError(f"--on-nan needs --algorithm allreduce. Received: --on-nan with {rule}")
     if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):
@@ -285,6 +281,16 @@ def checked(given: dict[str, Any]) -> None:
                 raise UsageError(
                     f"{flag(name)} must be given to `hfdt serve`, not with --server. Received: {given[name]}"
                 )
+
+
+def _check_sharded(given: dict[str, Any]) -> None:
+    """Raise UsageError for options that exclude --shard-optimizer. "auto" is off where it is not possible."""
+    if given["shard_optimizer"] != "on":
+        return
+    if given["compress"] not in (None, "fp16", "auto"):
+        raise UsageError(f"--shard-optimizer can have --compress fp16 alone. Received: --compress {given['compress']}")
+    if given["on_nan"] and given["compress"] == "fp16":
+        raise UsageError("--on-nan needs whole gradients. Received: --shard-optimizer with --compress fp16")
 
 
 if __name__ == "__main__":

@@ -58,19 +58,18 @@ def algorithm_options(function: Decorated) -> Decorated:
 
 
 def _of_rounds() -> list[Option]:
-    steps, epochs = CountType("a number of batches"), CountType("a number of epochs")
     return [
         option(
             ALGORITHM,
             "--local-steps",
-            type=steps,
+            type=CountType("a number of batches"),
             metavar="K",
             help="local_sgd: number of batches between two averages.",
         ),
         option(
             ALGORITHM,
             "--local-epochs",
-            type=epochs,
+            type=CountType("a number of epochs"),
             metavar="N",
             help="dane, admm: passes over a worker's data per epoch.",
         ),
@@ -169,10 +168,8 @@ def _of_gradients() -> list[Option]:
     ]
 
 
-def number_options(function: Decorated) -> Decorated:
-    """Add the options that change the numbers or how they are computed."""
-    add = [
-        *_of_gradients(),
+def _of_batches() -> list[Option]:
+    return [
         option(
             NUMBERS,
             "--batch",
@@ -194,6 +191,14 @@ def number_options(function: Decorated) -> Decorated:
             metavar="N",
             help="With --batch per-worker: raise the learning rate to the scaled one over N epochs.  [default: 0]",
         ),
+    ]
+
+
+def number_options(function: Decorated) -> Decorated:
+    """Add the options that change the numbers or how they are computed."""
+    add = [
+        *_of_gradients(),
+        *_of_batches(),
         option(
             NUMBERS,
             "--batch-norm",
@@ -207,9 +212,7 @@ def number_options(function: Decorated) -> Decorated:
             help="Divide the batches of a shuffled epoch among workers, or draw each batch at random from all rows."
             "  [default: shuffle-split]",
         ),
-        option(
-            NUMBERS, "--allow-inexact", is_flag=True, help="Train even if results differ from those of one machine."
-        ),
+        option(NUMBERS, "--allow-inexact", is_flag=True, help="Train even if results differ from one machine's."),
     ]
     return apply(add, function)
 

@@ -35,7 +35,7 @@ class PlacedRank:
         sessions: Makes the SessionHooks from two functions: one counts a divided step, the other a replicated one.
     """
 
-    by_hand = None
+    skippable_regions = None
 
     def __init__(
         self,

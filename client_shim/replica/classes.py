@@ -13,7 +13,6 @@ class Exchanging(Protocol):
 
     def applying(self) -> bool:
         """Return whether the optimizer's own update is running, or no gradients are to be exchanged."""
-        ...
 
     def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
         """Exchange gradients and update the variables, in place of the outermost optimizer's update.
@@ -24,15 +23,12 @@ class Exchanging(Protocol):
             gradients: The rank's gradients.
             variables: The variables, in the same order.
         """
-        ...
 
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Run in place of the model's `train_on_batch`."""
-        ...
 
     def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Run in place of the model's `fit`."""
-        ...
 
 
 def patches(rank: Exchanging, flavor: str) -> list[Patch]:

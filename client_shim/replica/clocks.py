@@ -114,8 +114,7 @@ def _datetime(group: ReplicaGroup) -> ModuleType:
             return cls.fromtimestamp(now())
 
     known = ModuleType(datetime.__name__, datetime.__doc__)
-    vars(known).update(vars(datetime))
+    vars(known).update({**vars(datetime), "date": Date, "datetime": DateTime})
     for name, kind in (("date", Date), ("datetime", DateTime)):
         kind.__name__ = kind.__qualname__ = name
-        setattr(known, name, kind)
     return known

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # not needed by scripts that train by fit
 
 
 def wanted(
-    script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, several: bool = True, by_hand: bool = False
+    script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, several: bool = True, divides_updates: bool = False
 ) -> bool:
     """Return whether every rank is to run the script.
 
@@ -33,7 +33,7 @@ def wanted(
         given: The command line's options.
         of_fit: Options that only apply where `fit` is captured.
         several: The engine trains captured models with several optimizers.
-        by_hand: The engine divides scripts that assign their weights themselves.
+        divides_updates: The engine divides scripts that assign their weights themselves.
 
     Raises:
         UserError: The script trains in a way that neither capture can divide.
@@ -41,7 +41,7 @@ def wanted(
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
-        found = with_own_updates(detect_capture(script), by_hand=by_hand)
+        found = with_own_updates(detect_capture(script), divides=divides_updates)
         chosen = "replica" if not several and several_optimizers(found) else found.capture
     replica: bool = chosen == "replica"
     for name in of_fit if replica else ():

@@ -115,18 +115,18 @@ def own_updates(script: CaptureDetection) -> str:
     return moved if taken else ""
 
 
-def with_own_updates(script: CaptureDetection, *, by_hand: bool) -> CaptureDetection:
+def with_own_updates(script: CaptureDetection, *, divides: bool) -> CaptureDetection:
     """Return the detection, with a finding added for weights that the script assigns by gradients of its own.
 
     Args:
         script: The detection without such a finding.
-        by_hand: The engine divides such a script. Other engines exchange gradients only at an optimizer.
+        divides: The engine divides such a script. Other engines exchange gradients only at an optimizer.
 
     Raises:
         UserError: The engine does not divide such a script, and the script trains in no other way.
     """
     moved = own_updates(script)
-    if moved and by_hand:
+    if moved and divides:
         path, _, line = moved.rpartition(":")
         found = Finding(path, int(line), "replica", "gradients are assigned to weights: every rank runs the script")
         return replace(script, findings=[*script.findings, found])

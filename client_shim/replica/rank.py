@@ -29,29 +29,23 @@ class ReplicaRank(Protocol):
     """An engine's patches for one rank of a replicated script, made when the script imports TensorFlow."""
 
     @property
-    def by_hand(self) -> Any:
+    def skippable_regions(self) -> Any:
         """The `rank` of StepHooks (rewriting.py, skippable_regions.py); None: the script's code is not rewritten."""
-        ...
 
     def in_tensorflow(self) -> contextlib.AbstractContextManager[None]:
         """Within, TensorFlow is patched."""
-        ...
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
         """Within, the Keras of `flavor` ("keras" or "tf_keras") is patched."""
-        ...
 
     def counts(self) -> Mapping[str, Any]:
         """Return this rank's steps, samples, replicated (steps) and sent_bytes so far; `notes`: lines for the end."""
-        ...
 
     def steps(self) -> int:
         """Return the number of this rank's steps so far. Cheap, and callable from any thread."""
-        ...
 
     def end(self) -> None:
         """Finish the exchange after the script has ended."""
-        ...
 
 
 ShowLine = Callable[[str], None]  # shows the user one line
@@ -114,7 +108,7 @@ class InstalledRank:
                 if active and self.rank is None:
                     self.rank = importlib.import_module(package).make_rank(group, options, self._show_line)
                     if self._turns is not None:
-                        self._turns.pass_on_to(self.rank.by_hand)
+                        self._turns.pass_on_to(self.rank.skippable_regions)
                     stack.enter_context(self.rank.in_tensorflow())
 
             def keras(flavor: str) -> Callable[[Any], None]:

@@ -112,11 +112,7 @@ def group_of(
         listener = BootstrapListener(
             task.size, identity, token, lambda rank: _task_message(replace(task, rank=rank), files, folder)
         )
-    env = {
-        ENGINE_VARIABLE: f"{address}:{listener.port}",
-        TOKEN_VARIABLE: token,
-        auth.TLS_VARIABLE: identity.dumps(),
-    }
+    env = {ENGINE_VARIABLE: f"{address}:{listener.port}", TOKEN_VARIABLE: token, auth.TLS_VARIABLE: identity.dumps()}
     env |= {**environment.variables(), "MPLBACKEND": "Agg"}
     launched = Launched(ROLE, (sys.executable, "-m", "client_shim.replica.follow", package), task.size - 1, env)
     with process_group_of(task.size, lambda _: RemoteRanks(launcher.start(launched), log_of), listener) as made:

@@ -66,11 +66,9 @@ class OtherRanks(Protocol):
 
     def check(self) -> None:
         """Raise WorkerError when one has ended."""
-        ...
 
     def stop(self) -> None:
         """End the processes."""
-        ...
 
 
 @contextlib.contextmanager

@@ -147,7 +147,7 @@ class FitCheckpoints:
     def _restore(self, history: Any, *, draws: bool = False) -> None:
         """Restore History, callbacks and random numbers.
 
-        `draws`: this process draws the batches again from the start, and its generators continue from there.
+        `draws`: this process draws the batches again from the start, and its generators continue behind them.
         """
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
@@ -259,11 +259,7 @@ class FitCheckpoints:
             )
 
     def _taken(self, epoch: int, done: bool) -> tuple[dict[str, Any], list[Array]]:
-        groups = (
-            self._trainable.model_arrays(),
-            self._trainable.optimizer_arrays(),
-            self._trainable.metric_arrays(),
-        )
+        groups = (self._trainable.model_arrays(), self._trainable.optimizer_arrays(), self._trainable.metric_arrays())
         arrays = [array for group in groups for array in group]
         history, strange = callback_state.numbers(self._call.model.history.history)
         header = {

@@ -152,7 +152,7 @@ def _updates(
     divided: Sequence[RecordedStep],
     relative: Sequence[float],
 ) -> Mapping[int, Difference]:
-    """Compare the updates of one variable, in the steps where both runs know them."""
+    """Compare the updates of one variable, in the steps that both runs recorded."""
     found, noise = {}, 0.0
     for k, (a, s, d) in enumerate(zip(alone, shaken, divided, strict=True)):
         mine, theirs, moved = (step.variables.get(name) for step in (a, d, s))

@@ -82,10 +82,10 @@ def first_beyond(compared: Comparison) -> str | None:
     if not steps:
         return None
     step = compared.steps[steps[0]]
-    return f"step {steps[0] + 1} at {place(step.where)}: {_how_far(step.beyond)}"
+    return f"step {steps[0] + 1} at {place(step.where)}: {_excess(step.beyond)}"
 
 
-def _how_far(beyond: Sequence[Difference]) -> str:
+def _excess(beyond: Sequence[Difference]) -> str:
     """Describe the difference that is largest in relation to its noise."""
     worst = max(beyond, key=lambda each: each.difference / each.noise if each.noise else math.inf)
     size = percent(worst.difference / abs(worst.alone)) if worst.alone else f"{worst.difference:.2g}"

@@ -118,7 +118,7 @@ def certs_command(directory: Path, hosts: Sequence[str], days: int, users: Seque
     HOST is a name or an IP address, as users give it to --server. Copy its two files and ca.pem to each host. Give
     users client.pem, client.key and ca.pem. Keep ca.key private.
 
-    A server tells users apart who have certificates of their own (--user). Without a HOST, --user adds users to the
+    A server distinguishes users who have certificates of their own (--user). Without a HOST, --user adds users to the
     authority in DIRECTORY.
     """
     for host in hosts:

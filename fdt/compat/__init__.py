@@ -15,10 +15,7 @@ def of(flavor: str) -> Any:
 
 
 # The modules and classes that define `fit`. tf.keras is one of the two.
-TRAINERS = {
-    "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
-    "tf_keras.src.engine.training": "Model",
-}
+TRAINERS = {"keras.src.backend.tensorflow.trainer": "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}
 # The modules, classes and methods that update variables.
 OPTIMIZERS = {
     "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),

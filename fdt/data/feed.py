@@ -56,12 +56,12 @@ class Feed:
             IndexError: The epoch has no such batch.
             WorkerError: The feed was closed.
         """
-        value = self.look(epoch, index)
+        value = self.peek(epoch, index)
         self._forget(lambda key: key[0] == epoch and key[1] <= index)
         self._ask(epoch, index + 1 + FEED_WINDOW)
         return value
 
-    def look(self, epoch: int, index: int) -> Any:
+    def peek(self, epoch: int, index: int) -> Any:
         """Return a batch as `take` does, without removing it."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._is_drawn(epoch, index))
@@ -115,7 +115,7 @@ class FeedSource:
     def first_batch(self) -> Batch:
         """Implement Source."""
         self._feed.begin(self._first)
-        return _tensors(self._feed.look(self._first, 0), self.element_spec)
+        return _tensors(self._feed.peek(self._first, 0), self.element_spec)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         """Implement Source."""

@@ -27,7 +27,6 @@ class Reader(Protocol):
         Raises:
             IndexError: The epoch has no such batch.
         """
-        ...
 
 
 class Source(Protocol):
@@ -36,35 +35,28 @@ class Source(Protocol):
     @property
     def steps(self) -> int | None:
         """Steps of the first epoch; None while unknown."""
-        ...
 
     @property
     def samples(self) -> int | None:
         """Rows of the data; None where unknown."""
-        ...
 
     @property
     def batch_size(self) -> int | None:
         """Rows of a full batch; None where unknown."""
-        ...
 
     @property
     def element_spec(self) -> Any:
         """The tf.TypeSpec structure of a batch, its first dimension open."""
-        ...
 
     def count(self, epoch: int) -> int | None:
         """Return the steps of `epoch`, fewer than `steps` where the data end within it; None while unknown."""
-        ...
 
     @property
     def reads_once(self) -> bool:
         """Whether an epoch cannot be read again without reading all epochs before it, or at all."""
-        ...
 
     def first_batch(self) -> Batch:
         """Return the first global batch of the first epoch. The source does not advance."""
-        ...
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         """Return one rank's part of one epoch.
@@ -82,11 +74,9 @@ class Source(Protocol):
                 samples
             of this rank and of the global batch.
         """
-        ...
 
     def reader(self, epoch: int) -> Reader:
         """Return a reader of whole batches of `epoch`."""
-        ...
 
 
 def in_memory(data: Dataset) -> Dataset:

@@ -38,11 +38,9 @@ class Processes(Protocol):
 
     def exits(self) -> list[Exit]:
         """Return the processes that have ended so far."""
-        ...
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Ask for the end, wait up to `grace_s` seconds, then kill all that still run. A second call has no effect."""
-        ...
 
 
 @runtime_checkable
@@ -51,7 +49,6 @@ class Restartable(Processes, Protocol):
 
     def restart(self, rank: int) -> None:
         """End `rank`'s process if it still runs, and start a new one. Raises UserError when none can be started."""
-        ...
 
 
 @runtime_checkable
@@ -60,7 +57,6 @@ class Explained(Processes, Protocol):
 
     def reason(self) -> str:
         """Return the first reason that was printed so far, as one line; "" where there is none."""
-        ...
 
 
 class Launcher(Protocol):
@@ -68,7 +64,6 @@ class Launcher(Protocol):
 
     def start(self, task: Task) -> Processes:
         """Start a task's processes. Raises UserError when the task cannot be started here."""
-        ...
 
 
 class LocalLauncher:

@@ -25,7 +25,7 @@ from fdt.network import LAYERED, LAYERS, LINKED, RING, STAR, Cluster, ClusterNod
 
 SERVER = -1  # the parameter server's number in the graph; nodes have their index
 SERVER_NAME = "server"
-_HUB = -2
+_CENTER = -2
 _GROUPS = -3  # and below: the end of a group's uplink at its nodes; a switch
 
 
@@ -142,7 +142,7 @@ def topology_of(cluster: Cluster) -> Topology:
     """Return the graph of all nodes of `cluster`. Raises UsageError for a listed link that cannot be."""
     made = Topology()
     {STAR: _star, RING: _ring, LAYERED: _layers, LINKED: _linked}.get(cluster.topology, _tree)(cluster, made)
-    at = _HUB if cluster.topology in (STAR, LAYERED) else 0
+    at = _CENTER if cluster.topology in (STAR, LAYERED) else 0
     if not made.linked(SERVER):
         made.join(SERVER, at, cluster.server or cluster.link, SERVER_NAME)
     if cluster.medium is not None:
@@ -153,9 +153,9 @@ def topology_of(cluster: Cluster) -> Topology:
 def _star(cluster: Cluster, made: Topology) -> None:
     for number, group in enumerate(cluster.groups):
         if group.uplink is not None:
-            made.join(_GROUPS - number, _HUB, group.uplink, f"{group.name} uplink")
+            made.join(_GROUPS - number, _CENTER, group.uplink, f"{group.name} uplink")
     for node in cluster.nodes:
-        at = _HUB if node.group.uplink is None else _GROUPS - cluster.groups.index(node.group)
+        at = _CENTER if node.group.uplink is None else _GROUPS - cluster.groups.index(node.group)
         _join(cluster, made, node, at)
 
 
@@ -178,7 +178,7 @@ def _layers(cluster: Cluster, made: Topology) -> None:
             made.above[node.index] = above[number * len(above) // len(below)].index
             _join(cluster, made, node, made.above[node.index])
     for node in clouds:
-        _join(cluster, made, node, _HUB)
+        _join(cluster, made, node, _CENTER)
 
 
 def _linked(cluster: Cluster, made: Topology) -> None:

@@ -40,7 +40,6 @@ class Combined(Protocol):
 
     def like(self, rank: int) -> Vector:
         """Return any vector of the length and dtype of `rank`'s."""
-        ...
 
     def of(self, parts: Sequence[Vector]) -> Vector:
         """Return the result, a new vector.
@@ -48,7 +47,6 @@ class Combined(Protocol):
         Args:
             parts: The ranks' vectors in the order of ranks.
         """
-        ...
 
 
 class Sum:
@@ -75,7 +73,7 @@ class Sum:
         return total.astype(first.dtype, copy=False)
 
 
-class Gather:
+class AllGather:
     """The ranks' vectors end to end. `counts`: their lengths, by rank."""
 
     each = True
@@ -144,7 +142,7 @@ Header = Mapping[str, Any]  # JSON
 
 
 @dataclass(frozen=True)
-class Push:
+class RankPush:
     """A vector that a rank has sent to rank 0 by `push_pull`.
 
     Args:
@@ -171,9 +169,8 @@ class ReplicaGroup(Protocol):
     size: int
     sent_bytes: int  # bytes of this rank's own vectors
 
-    def serve_by(self, serve: Callable[[Push], None] | None) -> None:
+    def serve_by(self, serve: Callable[[RankPush], None] | None) -> None:
         """On rank 0, let `serve` answer the pushes that arrive during a collective. None: such a push is an error."""
-        ...
 
     def all_reduce(self, vector: Vector, name: str) -> Vector:
         """Return the sum over ranks of a vector.
@@ -182,7 +179,6 @@ class ReplicaGroup(Protocol):
             vector: One-dimensional, of one length and dtype on every rank.
             name: The collective's name, for errors.
         """
-        ...
 
     def all_gather(self, vector: Vector, counts: Sequence[int], name: str) -> Vector:
         """Return the ranks' vectors end to end, in the order of ranks.
@@ -192,15 +188,12 @@ class ReplicaGroup(Protocol):
             counts: The length of each rank's vector; the same on every rank.
             name: The collective's name, for errors.
         """
-        ...
 
     def broadcast(self, value: Any, name: str) -> Any:
         """Return rank 0's `value`, which must be JSON."""
-        ...
 
     def barrier(self, name: str) -> None:
         """Return when every rank has called it."""
-        ...
 
     def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
         """Send rank 0 a vector, wait, and return its answer. No other rank takes part.
@@ -214,21 +207,19 @@ class ReplicaGroup(Protocol):
         Returns:
             The answer's vector, for example the new weights, and its header. A rank has at most one push under way.
         """
-        ...
 
-    def pushes(self) -> list[Push]:
+    def pushes(self) -> list[RankPush]:
         """Return the pushes that have arrived, for the caller to answer, without waiting. Only rank 0 receives any."""
-        ...
 
 
 class Collectives(abc.ABC):
     """The part of the collectives that rank 0's group and its peers' groups share."""
 
     rank: int
-    _serve: Callable[[Push], None] | None = None
+    _serve: Callable[[RankPush], None] | None = None
     sent_bytes = 0
 
-    def serve_by(self, serve: Callable[[Push], None] | None) -> None:
+    def serve_by(self, serve: Callable[[RankPush], None] | None) -> None:
         """Implement ReplicaGroup."""
         self._serve = serve
 
@@ -238,7 +229,7 @@ class Collectives(abc.ABC):
 
     def all_gather(self, vector: Vector, counts: Sequence[int], name: str) -> Vector:
         """Implement ReplicaGroup."""
-        return self._whole(Gather(np.ascontiguousarray(vector), counts), name)
+        return self._whole(AllGather(np.ascontiguousarray(vector), counts), name)
 
     def barrier(self, name: str) -> None:
         """Implement ReplicaGroup."""

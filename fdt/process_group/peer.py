@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fdt.process_group import Collectives, Combined, Header, Push, SharedMemoryAllReduce
+from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
 from fdt.process_group.streams import ConnectionLost, MessageStream, as_bytes, inline, sent, unpacked
 from fdt.typing import Vector
 
@@ -68,7 +68,7 @@ class PeerGroup(Collectives):
         answer, data = self._request({**message, "where": self._where()}, sent(vector, self._stream, slot))
         return unpacked(answer, data, slot), answer["header"]
 
-    def pushes(self) -> list[Push]:
+    def pushes(self) -> list[RankPush]:
         """Implement ReplicaGroup: return none, as pushes go to rank 0."""
         return []
 

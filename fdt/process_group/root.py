@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.process_group import Collectives, Combined, Header, Push, SharedMemoryAllReduce
+from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
 from fdt.process_group.peer import ADDRESS, Where
 from fdt.process_group.streams import (
     INLINE_BYTES,
@@ -42,11 +42,9 @@ class RemotePeers(Protocol):
 
     def take_streams(self) -> list[tuple[int, MessageStream]]:
         """Return the ranks that have connected since the last call, each with its stream."""
-        ...
 
     def close(self) -> None:
         """Stop listening."""
-        ...
 
 
 class RootGroup(Collectives):
@@ -187,12 +185,12 @@ class RootGroup(Collectives):
         """Implement ReplicaGroup."""
         answers: list[tuple[Vector, Header]] = []
         if self._serve is not None:
-            self._serve(Push(0, header, vector, lambda *answer: answers.append(answer)))
+            self._serve(RankPush(0, header, vector, lambda *answer: answers.append(answer)))
         if not answers:
             raise WorkerError(f"rank 0 pushed at {self._where()} and got no answer")
         return answers[0]
 
-    def pushes(self) -> list[Push]:
+    def pushes(self) -> list[RankPush]:
         """Implement ReplicaGroup. Other messages are kept for the collective that they belong to."""
         pushes = []
         for rank, line in self._peers().items():
@@ -204,9 +202,9 @@ class RootGroup(Collectives):
                     self._pending[rank] = header, data
         return pushes
 
-    def _push(self, rank: int, header: dict[str, Any], data: bytes) -> Push:
+    def _push(self, rank: int, header: dict[str, Any], data: bytes) -> RankPush:
         vector = unpacked(header, data, self._shared.buffers[rank])
-        return Push(rank, header["header"], vector, functools.partial(self._answer_push, rank))
+        return RankPush(rank, header["header"], vector, functools.partial(self._answer_push, rank))
 
     def _answer_push(self, rank: int, vector: Vector, header: Header) -> None:
         """Send a push's answer, whose vector may be longer than the push's."""

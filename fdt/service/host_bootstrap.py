@@ -52,12 +52,12 @@ def forget() -> None:
 
 def main() -> None:
     """Prepare this process by the copied settings, then run the member's module as `__main__`."""
-    name, task, module, *words = sys.argv[1:]
+    name, task, module, *argv = sys.argv[1:]
     directory = directory_of(name)
     if local_rank() == 0:  # the launcher may be unable to remove it: a job of Slurm that ends can start nothing
         start_reaper(directory)  # before it has the secrets in its environment
     prepare(directory, task)
-    sys.argv = [module, *words]
+    sys.argv = [module, *argv]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -38,7 +38,6 @@ class Engine(Protocol):
 
     def start(self) -> None:
         """Start the members and return at once; they attach when they are ready. A second call has no effect."""
-        ...
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
         """Train one job.
@@ -52,11 +51,9 @@ class Engine(Protocol):
         Raises:
             UserError: Members cannot be started; raised at once.
         """
-        ...
 
     def stop(self) -> None:
         """End the members, within 5 s, and remove the blobs. A second call has no effect."""
-        ...
 
 
 POLL_S = 0.2

@@ -65,19 +65,15 @@ class Coordinator(Protocol):
 
     def from_client(self, command: Command) -> Outcome:
         """Handle a command of the client."""
-        ...
 
     def from_member(self, role: str, rank: int, event: Event) -> Outcome:
         """Handle an event that a member sent."""
-        ...
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
         """Handle the loss of a member; `failure` states the cause. `rank` is None where it is unknown."""
-        ...
 
     def fail(self, failure: Failed) -> Outcome:
         """End the job with `failure`."""
-        ...
 
 
 @runtime_checkable
@@ -86,7 +82,6 @@ class Shrinking(Protocol):
 
     def short(self, room: int, failure: Failed) -> Outcome:
         """Continue with `room` workers, as no more can be started. May be called before the job's Setup."""
-        ...
 
 
 @runtime_checkable
@@ -95,7 +90,6 @@ class Timed(Protocol):
 
     def tick(self, now: float) -> Outcome:
         """Handle the passing of time; called a few times a second with `now` = time.monotonic(), in seconds."""
-        ...
 
 
 def too_few(coordinator: Coordinator, error: UserError) -> Outcome:

@@ -118,11 +118,9 @@ class ElasticCoordinator(Protocol):
 
     def joined(self, rank: int, host: str) -> Outcome:
         """Give the worker the job, unless it has it already."""
-        ...
 
     def left(self, rank: int, how: str, why: str = "") -> Outcome:
         """Take the worker out of the job; `how` and `why` as in WorkerLeft."""
-        ...
 
 
 class ElasticWorkers:

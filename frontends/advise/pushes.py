@@ -37,15 +37,7 @@ class OneNumber:
         """Return whether the push leads to an update, and the states."""
         number = np.float32(gradient.samples)
         pushed = self._algorithm.Push(
-            worker,
-            [ONE],
-            np.float32(tau),
-            number,
-            ONE[0],
-            ONE[0],
-            [ONE],
-            gradient.seconds,
-            len(gradient.batches),
+            worker, [ONE], np.float32(tau), number, ONE[0], ONE[0], [ONE], gradient.seconds, len(gradient.batches)
         )
         with np.errstate(all="ignore"):
             update, shared, mine = rule.push(shared, mine, [ONE], pushed)

@@ -142,7 +142,7 @@ def _check(name: str, given: dict[str, Any], script: str) -> None:
     if given["capture"] == "replica":
         raise _own_loop(name, "--capture replica")
     if given["capture"] != "extract":
-        found = with_own_updates(detect_capture(script), by_hand=True).findings
+        found = with_own_updates(detect_capture(script), divides=True).findings
         own = next((each for each in found if each.capture == "replica"), None)
         if own is not None:
             raise _own_loop(name, f"line {own.line + 1} of the cell, {own.why}")

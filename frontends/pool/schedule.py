@@ -27,7 +27,7 @@ class QueuedJob:
 
     Attributes:
         number: Its number, which rises in order of arrival.
-        user: The user; "" where the server tells no users apart.
+        user: The user; "" where the server distinguishes no users.
         slots: The workers that it needs.
         priority: Higher starts first.
         name: A name for people.

@@ -32,8 +32,8 @@ def serve_options(function: Decorated) -> Decorated:
             SERVER,
             "--quota",
             metavar="SLOTS,USER=SLOTS,...",
-            help="Most slots that the running jobs of each user have together, and of a user by name. Users are told "
-            "apart by the common names of their certificates (--tls-ca).  [default: all slots]",
+            help="Most slots that the running jobs of each user have together, and of a user by name. A user is "
+            "the common name of a certificate (--tls-ca).  [default: all slots]",
         ),
         option(
             SERVER,
@@ -94,7 +94,7 @@ def serve(name: str, slots: int, make_engine: "MakeEngine", given: Mapping[str, 
 
 
 def _check_users(given: Mapping[str, Any], *, users: bool) -> None:
-    """Raise UsageError for options that need users who are told apart."""
+    """Raise UsageError for options that need users who are distinguished."""
     for flag in ("quota", "admin"):
         if given[flag] and not users:
             raise UsageError(

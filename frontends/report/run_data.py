@@ -187,7 +187,7 @@ class RunData:
             self._draw_running(report.epoch, now)
 
     def _take_reports(self) -> None:
-        """Take each worker's last report since the last call. Reports in between are not looked at: there are many."""
+        """Take each worker's last report since the last call. Reports in between are skipped: there are many."""
         for report in self._reports.values():
             worker = self._worker(report.rank)
             worker.state, worker.at = "training", f"epoch {report.epoch + 1}, step {report.step:,}"

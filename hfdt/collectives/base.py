@@ -26,7 +26,6 @@ class Comm(Protocol):
             The sums, with the shapes and dtypes of `tensors`. They have no gradient: a caller that differentiates
                 defines one (hfdt/exactness/batchnorm.py).
         """
-        ...
 
     def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         """Add each tensor over all ranks, and return this rank's part of each sum.
@@ -38,11 +37,9 @@ class Comm(Protocol):
         Returns:
             Elements [rank * n, (rank + 1) * n) of each sum, where n is its length / size.
         """
-        ...
 
     def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         """Concatenate each vector over all ranks, in the order of ranks. Lengths agree across ranks."""
-        ...
 
 
 class PackedComm:
@@ -70,7 +67,6 @@ class MulticastTransport(Multicast, Protocol):
 
     def close(self) -> None:
         """Release the resources that only multicasts need."""
-        ...
 
 
 def by_dtype(

@@ -1,9 +1,9 @@
 """Loss repair of a packet that is sent to many receivers in numbered pieces: decisions only, without socket or clock.
 
-A receiver reports after every REPORT_EVERY pieces, when it finds or fills a gap, when it has all pieces, and when it gets
-a piece again. The sender stays at most a window of pieces ahead of the slowest receiver, sends missing pieces again,
-and probes receivers that have been silent. The window grows while nothing is lost and is halved on a loss, as in TCP
-(RFC 5681), so the slowest receiver's link sets the pace.
+A receiver reports after every REPORT_EVERY pieces, when it finds or fills a gap, when it has all pieces, and when a
+piece arrives again. The sender stays at most a window of pieces ahead of the slowest receiver, sends missing pieces
+again, and probes receivers that have been silent. The window grows while nothing is lost and is halved on a loss, as in
+TCP (RFC 5681), so the slowest receiver's link sets the pace.
 """
 
 from collections.abc import Iterable

@@ -12,7 +12,7 @@ Vogels, Karimireddy and Jaggi, 2019, arXiv:1905.13727, Algorithms 1 and 2.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,39 +29,28 @@ def compressor(rank: int = 2) -> GradientCompressor:
     """
     if rank < 1:
         raise ValueError(f"powersgd: rank must be 1 or more. Received: {rank}")
+    made = _PowerSgd(rank)
+    return GradientCompressor(made.init, made.send, made.receive, made.wire_bytes, feedback=True)
 
-    def form(shape: Shape) -> tuple[int, int] | None:
-        """Return n and m of a matrix that gets smaller, or None."""
-        if shape is None or len(shape) < 2 or not math.prod(shape):
-            return None
-        n, m = math.prod(shape[:-1]), shape[-1]
-        return (n, m) if (n + m) * rank < n * m else None
 
-    def start(index: int, m: int) -> Any:
-        return np.random.default_rng(index).normal(size=(m, rank)).astype(np.float32)
+class _PowerSgd(NamedTuple):
+    """The functions of the compressor. `rank`: the number of columns of P and Q."""
 
-    def init(shapes: Sequence[Shape]) -> list[Any]:
-        forms = [(i, form(shape)) for i, shape in enumerate(shapes)]
+    rank: int
+
+    def init(self, shapes: Sequence[Shape]) -> list[Any]:
+        forms = [(i, self._form(shape)) for i, shape in enumerate(shapes)]
         found = [(i, *f) for i, f in forms if f]
-        return [start(i, m) for i, _, m in found] + [np.zeros((n, m), np.float32) for _, n, m in found]
+        return [self._start(i, m) for i, _, m in found] + [np.zeros((n, m), np.float32) for _, n, m in found]
 
-    def matrices(state: list[Tensor], gradients: list[Tensor], shapes: Sequence[Shape]) -> dict[int, Any]:
-        """Return {position: (M, Q)}."""
-        chosen = [i for i, shape in enumerate(shapes) if form(shape)]
-        starts, residuals = state[: len(chosen)], state[len(chosen) :]
-        with_residual = [
-            tf.cast(tf.reshape(gradients[i], r.shape), tf.float32) + r for i, r in zip(chosen, residuals, strict=True)
-        ]
-        return dict(zip(chosen, zip(with_residual, starts, strict=True), strict=True))
-
-    def send(state: list[Tensor], gradients: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
-        found = matrices(state, gradients, shapes)
+    def send(self, state: list[Tensor], gradients: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+        found = self._matrices(state, gradients, shapes)
         return [found[i][0] @ found[i][1] if i in found else g for i, g in enumerate(gradients)]
 
     def receive(
-        state: list[Tensor], gradients: list[Tensor], shapes: Sequence[Shape], sums: list[Tensor], add: Add
+        self, state: list[Tensor], gradients: list[Tensor], shapes: Sequence[Shape], sums: list[Tensor], add: Add
     ) -> tuple[list[Tensor], list[Tensor]]:
-        found = matrices(state, gradients, shapes)
+        found = self._matrices(state, gradients, shapes)
         if not found:
             return sums, state
         bases = {i: tf.linalg.qr(sums[i]).q for i in found}
@@ -72,13 +61,31 @@ def compressor(rank: int = 2) -> GradientCompressor:
             whole = tf.matmul(bases[i], total[i], transpose_b=True)
             out[i] = tf.cast(tf.reshape(whole, gradients[i].shape), gradients[i].dtype)
         residuals = [m - tf.matmul(bases[i], own[i], transpose_b=True) for i, (m, _) in found.items()]
-        return out, [_without_zeros(total[i], start(i, total[i].shape[0])) for i in found] + residuals
+        return out, [_without_zeros(total[i], self._start(i, total[i].shape[0])) for i in found] + residuals
 
-    def wire_bytes(shapes: Sequence[tuple[int, ...]]) -> int:
-        forms = [(shape, form(shape)) for shape in shapes]
-        return 4 * sum(sum(f) * rank if f else math.prod(shape) for shape, f in forms)
+    def wire_bytes(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        forms = [(shape, self._form(shape)) for shape in shapes]
+        return 4 * sum(sum(f) * self.rank if f else math.prod(shape) for shape, f in forms)
 
-    return GradientCompressor(init, send, receive, wire_bytes, feedback=True)
+    def _form(self, shape: Shape) -> tuple[int, int] | None:
+        """Return n and m of a matrix that gets smaller, or None."""
+        if shape is None or len(shape) < 2 or not math.prod(shape):
+            return None
+        n, m = math.prod(shape[:-1]), shape[-1]
+        return (n, m) if (n + m) * self.rank < n * m else None
+
+    def _start(self, index: int, m: int) -> Any:
+        """Return the first Q of the matrix at `index`, m x rank in float32."""
+        return np.random.default_rng(index).normal(size=(m, self.rank)).astype(np.float32)
+
+    def _matrices(self, state: list[Tensor], gradients: list[Tensor], shapes: Sequence[Shape]) -> dict[int, Any]:
+        """Return {position: (M, Q)}."""
+        chosen = [i for i, shape in enumerate(shapes) if self._form(shape)]
+        starts, residuals = state[: len(chosen)], state[len(chosen) :]
+        with_residual = [
+            tf.cast(tf.reshape(gradients[i], r.shape), tf.float32) + r for i, r in zip(chosen, residuals, strict=True)
+        ]
+        return dict(zip(chosen, zip(with_residual, starts, strict=True), strict=True))
 
 
 def _without_zeros(q: Tensor, start: Any) -> Tensor:

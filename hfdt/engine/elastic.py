@@ -43,12 +43,7 @@ class ElasticHfdtEngine(HfdtEngine):
         self._pool, self._limits, self._close = pool, limits, close
         ranks = PoolLauncher(run_dir, pool, launcher)
         super().__init__(
-            limits.size(pool.available()),
-            run_dir,
-            launcher=ranks,
-            comm=comm,
-            bind_to=bind_to,
-            identity=run_identity(),
+            limits.size(pool.available()), run_dir, launcher=ranks, comm=comm, bind_to=bind_to, identity=run_identity()
         )
         self._coordinator: GrowingCoordinator | None = None
 

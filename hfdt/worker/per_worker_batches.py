@@ -76,12 +76,7 @@ def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Ite
 
 
 def scale(
-    stack: contextlib.ExitStack,
-    trainable: Any,
-    rule: SyncAlgorithm,
-    options: Mapping[str, str],
-    source: Any,
-    size: int,
+    stack: contextlib.ExitStack, trainable: Any, rule: SyncAlgorithm, options: Mapping[str, str], source: Any, size: int
 ) -> list[str]:
     """Scale the optimizer's rate by a job's options until `stack` closes. Returns lines for the user."""
     warmup = float(options.get("warmup_epochs", "0"))

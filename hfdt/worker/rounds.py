@@ -236,11 +236,11 @@ class _LocalObjective:
 
     def curvature(self, direction: Tree) -> Tree:
         """Return the Hessian times `direction`, by two gradients max(|w|, 1) apart; exact for a quadratic loss."""
-        here, norm = self.gradient(), conjugate_gradients.norm
+        near, norm = self.gradient(), conjugate_gradients.norm
         scale = max(norm(self._params), 1.0) / max(norm(direction), 1e-30)
         away = [w + scale * d for w, d in zip(self._params, direction, strict=True)]
-        there = self._rounds.gradient_at(away, self._data)
-        return [(t - h) / scale for t, h in zip(there, here, strict=True)]
+        moved = self._rounds.gradient_at(away, self._data)
+        return [(t - h) / scale for t, h in zip(moved, near, strict=True)]
 
 
 class _Counting:

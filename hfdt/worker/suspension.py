@@ -17,7 +17,7 @@ GROWTH = 8  # the most by which the number of steps between two votes grows: the
 
 
 class SuspensionVote:
-    """The votes of one rank in one job. `wanted`: whether this rank knows of a preemption."""
+    """The votes of one rank in one job. `wanted`: whether this rank received a preemption."""
 
     def __init__(self, comm: "Comm", wanted: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._comm, self._wanted, self._clock = comm, wanted, clock

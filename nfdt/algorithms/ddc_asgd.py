@@ -68,16 +68,9 @@ def rule(k: float = 4.0, momentum: str = "algorithm", micro_steps: int = 1) -> A
         ValueError: If a parameter is out of range.
     """
     require(k > 0, "ddc_asgd", "k must be > 0", k=k)
-    require(
-        momentum in ("algorithm", "captured"), "ddc_asgd", "momentum must be algorithm or captured", momentum=momentum
-    )
+    known = momentum in ("algorithm", "captured")
+    require(known, "ddc_asgd", "momentum must be algorithm or captured", momentum=momentum)
     require(micro_steps >= 1, "ddc_asgd", "micro_steps must be >= 1", micro_steps=micro_steps)
-
-    def init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
-        if workers == 1:
-            return None, None
-        zero = zeros(params)
-        return Shared(zero, zero, zero), Mine(zero, params)
 
     def pull(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
         if shared is None:
@@ -99,12 +92,18 @@ def rule(k: float = 4.0, momentum: str = "algorithm", micro_steps: int = 1) -> A
         total, direction = sum_with(shared.total, v, mine.v), running_square(shared.direction, v, KEEP)
         return AlgorithmUpdate(v, momentum="algorithm", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
 
-    def leave(shared: State, mine: State, worker: int) -> State:
-        if shared is None:
-            return shared
-        return shared._replace(total=sum_without(shared.total, mine.v))
+    return AsyncAlgorithm(_init, pull, push, _leave, needs_sgd=micro_steps > 1, micro_steps=micro_steps)
 
-    return AsyncAlgorithm(init, pull, push, leave, needs_sgd=micro_steps > 1, micro_steps=micro_steps)
+
+def _init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
+    if workers == 1:
+        return None, None
+    zero = zeros(params)
+    return Shared(zero, zero, zero), Mine(zero, params)
+
+
+def _leave(shared: State, mine: State, worker: int) -> State:
+    return shared if shared is None else shared._replace(total=sum_without(shared.total, mine.v))
 
 
 def _weigh(g: Array, w: Array, w_m: Array, step: Array, k: float) -> Array:

@@ -59,12 +59,6 @@ def rule(local_steps: int = 1, buffer: int = 0, lr: float = 1.0, weighted: bool 
         held = BufferedPushes(held.workers, total, held.pushes + 1, max(held.steps, push.batches))
         return (*flush(held, params), mine) if held.pushes >= (buffer or held.workers) else (None, held, mine)
 
-    def leave(held: BufferedPushes, mine: State, worker: int) -> BufferedPushes:
-        return held._replace(workers=held.workers - 1)
-
-    def join(held: BufferedPushes, worker: int) -> BufferedPushes:
-        return held._replace(workers=held.workers + 1)
-
     def flush(held: BufferedPushes, params: Tree) -> tuple[AlgorithmUpdate | None, BufferedPushes]:
         if held.total is None:
             return None, held
@@ -72,4 +66,14 @@ def rule(local_steps: int = 1, buffer: int = 0, lr: float = 1.0, weighted: bool 
         return AlgorithmUpdate(taken, steps=held.steps), BufferedPushes(held.workers)
 
     note = NOTE.format(local_steps, buffer or "as many as workers")
-    return AsyncAlgorithm(init, send_current, push, leave, join, flush, holds=True, note=note, local_steps=local_steps)
+    return AsyncAlgorithm(
+        init, send_current, push, _leave, _join, flush, holds=True, note=note, local_steps=local_steps
+    )
+
+
+def _leave(held: BufferedPushes, mine: State, worker: int) -> BufferedPushes:
+    return held._replace(workers=held.workers - 1)
+
+
+def _join(held: BufferedPushes, worker: int) -> BufferedPushes:
+    return held._replace(workers=held.workers + 1)

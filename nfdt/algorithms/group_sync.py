@@ -27,7 +27,7 @@ its speed is measured.
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.algorithms.ssgd import RoundMean
@@ -97,11 +97,24 @@ def rule(
     require(known, "group_sync", "momentum must be algorithm or captured", momentum=momentum)
     require(rate in ("own", "equal"), "group_sync", "rate must be own or equal", rate=rate)
 
-    def init(params: Tree, workers: int) -> tuple[Shared, State]:
-        own = Momenta(zeros(params), zeros(params)) if momentum == "algorithm" and workers > 1 else None
+    run = _GroupSync(groups, ratio, warm_up, momentum, rate)
+    return AsyncAlgorithm(run.init, run.pull, run.push, _leave, _join, run.flush, waits=True, note=NOTE)
+
+
+class _GroupSync(NamedTuple):
+    """The algorithm's functions that depend on its parameters (`rule`)."""
+
+    groups: int
+    ratio: float
+    warm_up: int
+    momentum: str
+    rate: str
+
+    def init(self, params: Tree, workers: int) -> tuple[Shared, State]:
+        own = Momenta(zeros(params), zeros(params)) if self.momentum == "algorithm" and workers > 1 else None
         return Shared(frozenset(range(workers)), momenta=own), None
 
-    def push(now: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
+    def push(self, now: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         group = _group(now, push.worker)
         held = now.held.get(group, Held()).plus(Held.of(push, tau=push.tau))
         now = replace(_measured(now, push), held={**now.held, group: held})
@@ -109,26 +122,32 @@ def rule(
             return None, now, mine
         if now.momenta is not None:
             now = replace(now, momenta=_sized(now.momenta, params, push))
-        return *end_rounds(now, list(now.held) if _regroup(now, ratio, warm_up) else [group]), mine
+        return *self.end_rounds(now, list(now.held) if self.regroups(now) else [group]), mine
 
-    def end_rounds(now: Shared, ended: list[int]) -> tuple[AlgorithmUpdate | None, Shared]:
+    def end_rounds(self, now: Shared, ended: list[int]) -> tuple[AlgorithmUpdate | None, Shared]:
         """Apply the rounds of the groups `ended` as one, and group the workers again if necessary."""
-        shares = {group: _share(now, group, rate) for group in ended}
+        shares = {group: _share(now, group, self.rate) for group in ended}
         update, now = _with_momenta(now, shares) if now.momenta else (_with_staleness(now, shares), now)
         now = replace(now, held={group: held for group, held in now.held.items() if group not in ended})
-        if now.held or not _regroup(now, ratio, warm_up):
+        if now.held or not self.regroups(now):
             return update, now
-        return update, _grouped(now, groups_by_speed(now.seconds, ratio, groups), rate)
+        return update, _grouped(now, groups_by_speed(now.seconds, self.ratio, self.groups), self.rate)
 
-    def flush(now: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
-        return end_rounds(now, list(now.held))
+    def flush(self, now: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
+        return self.end_rounds(now, list(now.held))
 
-    def pull(now: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
+    def pull(self, now: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
         if hyper.worker in now.held.get(_group(now, hyper.worker), Held()).arrived:
             return None, now, mine
-        return (_ahead(now, now.momenta, params, hyper.mu, rate) if now.momenta else params), now, mine
+        return (_ahead(now, now.momenta, params, hyper.mu, self.rate) if now.momenta else params), now, mine
 
-    return AsyncAlgorithm(init, pull, push, _leave, _join, flush, waits=True, note=NOTE)
+    def regroups(self, now: Shared) -> bool:
+        """Return whether to group again: the warm-up has ended, a worker joined or left, or a speed has drifted."""
+        if any(count < self.warm_up for count in now.counts.values()) or not now.counts:
+            return False
+        if now.grouped.keys() != now.seconds.keys():
+            return True
+        return any(not self.ratio**-0.5 <= now.seconds[m] / t <= self.ratio**0.5 for m, t in now.grouped.items())
 
 
 def _leave(now: Shared, mine: State, worker: int) -> Shared:
@@ -144,15 +163,6 @@ def _leave(now: Shared, mine: State, worker: int) -> Shared:
 
 def _join(now: Shared, worker: int) -> Shared:
     return replace(now, members=now.members | {worker})
-
-
-def _regroup(now: Shared, ratio: float, warm_up: int) -> bool:
-    """Return whether to group again: the warm-up has ended, a worker joined or left, or a speed has drifted."""
-    if any(count < warm_up for count in now.counts.values()) or not now.counts:
-        return False
-    if now.grouped.keys() != now.seconds.keys():
-        return True
-    return any(not ratio**-0.5 <= now.seconds[m] / t <= ratio**0.5 for m, t in now.grouped.items())
 
 
 def groups_by_speed(seconds: Mapping[int, float], ratio: float, count: int = 0) -> dict[int, int]:

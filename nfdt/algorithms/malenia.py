@@ -62,17 +62,19 @@ def rule(s: int = 0) -> AsyncAlgorithm:
             return False
         return workers / sum(1 / now.means[worker].count for worker in now.members) >= (s or workers) / workers
 
-    def leave(now: Collected, mine: State, worker: int) -> Collected:
-        return replace(now, members=now.members - {worker})
-
-    def join(now: Collected, worker: int) -> Collected:
-        return replace(now, members=now.members | {worker})
-
     def flush(now: Collected, params: Tree) -> tuple[AlgorithmUpdate | None, Collected]:
         update = AlgorithmUpdate(mean_of_means(now.means)) if now.means else None
         return update, Collected(now.members, now.number + 1)
 
-    return AsyncAlgorithm(init, pull, push, leave, join, flush, holds=True, note=NOTE)
+    return AsyncAlgorithm(init, pull, push, _leave, _join, flush, holds=True, note=NOTE)
+
+
+def _leave(now: Collected, mine: State, worker: int) -> Collected:
+    return replace(now, members=now.members - {worker})
+
+
+def _join(now: Collected, worker: int) -> Collected:
+    return replace(now, members=now.members | {worker})
 
 
 def mean_of_means(means: Mapping[int, RoundMean]) -> list[Array]:

@@ -146,51 +146,55 @@ def rule(
         ValueError: If a parameter is out of range, or one of the paper's is given to Keras's.
     """
     require(local_steps >= 1, NAME, "local_steps must be >= 1", local_steps=local_steps)
-    require(
-        worker_optimizer == "captured", NAME, "worker_optimizer must be captured", worker_optimizer=worker_optimizer
-    )
-    server = _chosen(optimizer, lr, momentum, beta2, tau, options)
-    when = ssgd.rule() if sync else asgd.rule()
-
-    def init(params: Tree, workers: int) -> tuple[Shared, State]:
-        inner, mine = when.init(params, workers)
-        return Shared(inner, 0, *server.start(params)), mine
-
-    def pull(shared: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
-        sent, inner, mine = when.pull(shared.inner, mine, params, hyper)
-        return sent, shared._replace(inner=inner), mine
-
-    def push(shared: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
-        update, inner, mine = when.push(shared.inner, mine, params, push)
-        return *_applied(server, update, shared._replace(steps=max(shared.steps, push.batches)), inner), mine
-
-    def leave(shared: Shared, mine: State, worker: int) -> Shared:
-        return shared._replace(inner=when.leave(shared.inner, mine, worker))
-
-    def join(shared: Shared, worker: int) -> Shared:
-        return shared._replace(inner=when.join(shared.inner, worker))
-
-    def flush(shared: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
-        update, inner = when.flush(shared.inner, params)
-        return _applied(server, update, shared, inner)
-
+    own = worker_optimizer == "captured"
+    require(own, NAME, "worker_optimizer must be captured", worker_optimizer=worker_optimizer)
+    run = _Algorithm(_chosen(optimizer, lr, momentum, beta2, tau, options), ssgd.rule() if sync else asgd.rule())
     note = NOTE.format(local_steps, "a worker's own batches" if sync else "all workers' batches")
-    config = server.config if isinstance(server, Keras) else None
+    config = run.server.config if isinstance(run.server, Keras) else None
     if config is not None:
         note += f"; the server's {config['class_name']} is Keras's: it counts updates, and begins anew with --resume"
-    return AsyncAlgorithm(
-        init, pull, push, leave, join, flush, when.waits, note=note, local_steps=local_steps, optimizer=config
-    )
+    functions = (run.init, run.pull, run.push, run.leave, run.join, run.flush, run.when.waits)
+    return AsyncAlgorithm(*functions, note=note, local_steps=local_steps, optimizer=config)
 
 
-def _applied(
-    server: FedOpt | Keras, update: AlgorithmUpdate | None, shared: Shared, inner: State
-) -> tuple[AlgorithmUpdate | None, Shared]:
-    """Run one step of the server's optimizer along -`update.gradient`, which is the paper's delta."""
-    if update is None:
-        return None, shared._replace(inner=inner)
-    taken, m, v = server.step(update.gradient, shared.m, shared.v)
-    return AlgorithmUpdate(taken, steps=shared.steps), Shared(inner, 0, m, v)
+class _Algorithm(NamedTuple):
+    """FedOpt's functions. `when`: asgd or ssgd, which decides when to update."""
+
+    server: FedOpt | Keras
+    when: AsyncAlgorithm
+
+    def init(self, params: Tree, workers: int) -> tuple[Shared, State]:
+        inner, mine = self.when.init(params, workers)
+        return Shared(inner, 0, *self.server.start(params)), mine
+
+    def pull(self, shared: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
+        sent, inner, mine = self.when.pull(shared.inner, mine, params, hyper)
+        return sent, shared._replace(inner=inner), mine
+
+    def push(
+        self, shared: Shared, mine: State, params: Tree, push: Push
+    ) -> tuple[AlgorithmUpdate | None, Shared, State]:
+        update, inner, mine = self.when.push(shared.inner, mine, params, push)
+        return *self._applied(update, shared._replace(steps=max(shared.steps, push.batches)), inner), mine
+
+    def leave(self, shared: Shared, mine: State, worker: int) -> Shared:
+        return shared._replace(inner=self.when.leave(shared.inner, mine, worker))
+
+    def join(self, shared: Shared, worker: int) -> Shared:
+        return shared._replace(inner=self.when.join(shared.inner, worker))
+
+    def flush(self, shared: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
+        update, inner = self.when.flush(shared.inner, params)
+        return self._applied(update, shared, inner)
+
+    def _applied(
+        self, update: AlgorithmUpdate | None, shared: Shared, inner: State
+    ) -> tuple[AlgorithmUpdate | None, Shared]:
+        """Run one step of the server's optimizer along -`update.gradient`, which is the paper's delta."""
+        if update is None:
+            return None, shared._replace(inner=inner)
+        taken, m, v = self.server.step(update.gradient, shared.m, shared.v)
+        return AlgorithmUpdate(taken, steps=shared.steps), Shared(inner, 0, m, v)
 
 
 def _chosen(

@@ -15,14 +15,14 @@ import tensorflow as tf
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.ops import IdentityMap
-from fdt.process_group import Push, ReplicaGroup
+from fdt.process_group import RankPush, ReplicaGroup
 from fdt.typing import Vector
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
 from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
-Poll = Callable[[int], list[Push]]  # returns the pushes that have arrived for an optimizer
+Poll = Callable[[int], list[RankPush]]  # returns the pushes that have arrived for an optimizer
 
 GONE = (
     "a step uses an optimizer that the script no longer refers to; keep the optimizer in a variable as long as the "
@@ -57,8 +57,8 @@ class OptimizerExchange:
         self._poll, self._rule = poll, ServerAlgorithm(rule, group.size, momentum_of(optimizer))
         self._form, self.taus = self._rule.form, self._rule.taus
         self._present = [True] * len(self.raw)
-        self._waiting: list[Push] = []
-        self._answering: Push | None = None
+        self._waiting: list[RankPush] = []
+        self._answering: RankPush | None = None
         self.made_for, self.samples = made_for, samples  # in the current batch
         self.changed = False  # whether rank 0 has updated since the last synchronisation
         with tf.init_scope():
@@ -131,7 +131,7 @@ class OptimizerExchange:
             self._apply(apply, first, present, variables)
             self._serve_in_step(apply, present, variables)
 
-    def serve(self, apply: Apply, push: Push) -> None:
+    def serve(self, apply: Apply, push: RankPush) -> None:
         """Apply one push on rank 0, outside a step."""
         self._waiting.append(push)
         with self._updating(own=0):

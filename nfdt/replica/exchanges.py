@@ -14,7 +14,7 @@ from client_shim.replica.steps import where
 from fdt.compat.tensorflow import context
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer, tensor_variable
-from fdt.process_group import Push, ReplicaGroup
+from fdt.process_group import RankPush, ReplicaGroup
 from nfdt import algorithm_registry
 from nfdt.replica.exchange import Apply, OptimizerExchange, build
 from nfdt.replica.session_optimizers import inspected
@@ -58,7 +58,7 @@ class OptimizerExchanges:
         of_sessions: Handles the pushes of sessions.
     """
 
-    def __init__(self, group: ReplicaGroup, rule: str | None, of_sessions: Callable[[Push], None]) -> None:
+    def __init__(self, group: ReplicaGroup, rule: str | None, of_sessions: Callable[[RankPush], None]) -> None:
         self._group, self._rule, self._of_sessions = group, rule, of_sessions
         self.applying = False  # whether an optimizer's own update runs now
         self._born: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -67,7 +67,7 @@ class OptimizerExchanges:
         self._used: dict[int, OptimizerExchange] = {}  # exchanges used since the last synchronisation
         self._calling = _Calling()
         self._taus: Counter[int] = Counter()
-        self._arrived: list[Push] = []
+        self._arrived: list[RankPush] = []
         self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._last_model = -1
         self._samples = 0
@@ -151,7 +151,7 @@ class OptimizerExchanges:
         return made
 
     # -- rank 0 serves ---------------------------------------------------------------------------------------------
-    def poll(self, number: int | None) -> list[Push]:
+    def poll(self, number: int | None) -> list[RankPush]:
         """Return the pushes that have arrived for one optimizer, which is in use; pushes for others wait.
 
         None: return those for sessions. No optimizer's step runs then, so the other pushes are answered at once,
@@ -168,7 +168,7 @@ class OptimizerExchanges:
                 self.serve(push)
         return mine
 
-    def serve(self, push: Push) -> None:
+    def serve(self, push: RankPush) -> None:
         """Serve a push that arrives while rank 0 waits outside its own steps."""
         before, self.applying = self.applying, True
         waiting = [push]
@@ -183,7 +183,7 @@ class OptimizerExchanges:
         finally:
             self.applying = before
 
-    def _serve_one(self, push: Push) -> None:
+    def _serve_one(self, push: RankPush) -> None:
         exchange = self._known.get(push.header["optimizer"])
         if exchange is None:
             raise CaptureError(

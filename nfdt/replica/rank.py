@@ -55,7 +55,7 @@ class RoundRobinRank:
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._exchanges = OptimizerExchanges(group, options.get("rule"), lambda push: self._sessions.serve(push))
         self._turns = RoundRobin(self._rank, self._size, self._begin, self._count)
-        self.by_hand = SkippableRegions(self._turns, self._count, self._meet)
+        self.skippable_regions = SkippableRegions(self._turns, self._count, self._meet)
         self._fits = FitHooks(self._turns, group, self._count, self._meet)
         self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0}
@@ -119,7 +119,7 @@ class RoundRobinRank:
         for exchange in self._exchanges.of_function(function):
             self._turns.moves(exchange)
         output = original(function, *args, **kwargs)
-        if self._turns.calling or self.by_hand.inside():
+        if self._turns.calling or self.skippable_regions.inside():
             but = [count for exchange in self._exchanges.of_function(function) for count in exchange.counts]
             self._turns.called(function, effects(function, but))
         return output
@@ -129,7 +129,7 @@ class RoundRobinRank:
         trains = function_trains(function)
         if trains and function._jit_compile:
             function._jit_compile = False  # XLA cannot compile an exchange
-        within = self._turns.calling or self.by_hand.inside()
+        within = self._turns.calling or self.skippable_regions.inside()
         if within or not (trains or (function_takes(function) and _trains(loop_at_work()))):
             return self._turns.watched(function, run)
         if not self._allow_replicated and any(map(_has_batches, tf.nest.flatten((args, kwargs)))):
@@ -205,7 +205,7 @@ class RoundRobinRank:
         if whose:
             self._replicate()
         if whose == "mine":
-            self._count(self.by_hand.rows)
+            self._count(self.skippable_regions.rows)
         return whose
 
     def _undivided(self, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
@@ -219,7 +219,7 @@ class RoundRobinRank:
 
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `train_on_batch` in turn."""
-        if self._turns.calling or self.by_hand.inside():
+        if self._turns.calling or self.skippable_regions.inside():
             return original(model, *args, **kwargs)
         self._exchanges.trains(model)
         return self._turns.call(model, (args, kwargs), lambda: original(model, *args, **kwargs))
@@ -235,7 +235,7 @@ class RoundRobinRank:
             self._fitting = False
 
     def _fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._turns.calling or self.by_hand.inside():
+        if self._turns.calling or self.skippable_regions.inside():
             raise CaptureError(FIT.format(where=where()))
         self._turns.leave()
         self._meet()

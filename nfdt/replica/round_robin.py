@@ -25,7 +25,6 @@ class Advanceable(Protocol):
 
     def move(self, by: int) -> None:
         """Advance by `by` steps."""
-        ...
 
 
 class Counter(Advanceable, Protocol):
@@ -33,7 +32,6 @@ class Counter(Advanceable, Protocol):
 
     def now(self) -> int:
         """Return the current count."""
-        ...
 
 
 @dataclass

@@ -20,7 +20,7 @@ from client_shim.replica.sessions.plans import FetchPlan
 from client_shim.replica.sessions.values import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
-from fdt.process_group import Push, ReplicaGroup
+from fdt.process_group import RankPush, ReplicaGroup
 from nfdt.replica import session_sync as writes
 from nfdt.replica.session_optimizers import Optimizers
 from nfdt.replica.session_server import SessionGradients, SessionServer, of_step, packed, unpacked
@@ -40,7 +40,7 @@ class NfdtSessions(SessionRuns):
         self,
         group: ReplicaGroup,
         rule: str | None,
-        poll: Callable[[], Sequence[Push]],
+        poll: Callable[[], Sequence[RankPush]],
         replicated: Callable[[], None] | None,
     ) -> None:
         super().__init__(group, lambda _, arrays: arrays, replicated)
@@ -197,7 +197,7 @@ class NfdtSessions(SessionRuns):
         for push in self._poll():
             self.serve(push)
 
-    def serve(self, push: Push) -> None:
+    def serve(self, push: RankPush) -> None:
         """Apply one push on rank 0, and answer it."""
         session = self._kept.session(push.header["session"])
         if session is None or session._closed:

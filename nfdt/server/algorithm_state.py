@@ -16,11 +16,9 @@ class Applier(Protocol):
 
     def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
         """Return the initial (shared, mine) of `rule` for `workers` workers."""
-        ...
 
     def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
         """Return (message to send, shared, mine). The message is None if the worker must wait."""
-        ...
 
     def push(
         self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
@@ -35,11 +33,9 @@ class Applier(Protocol):
             gradient: The pushed gradient.
             tau: Staleness: number of updates since the worker's pull.
         """
-        ...
 
     def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
         """Return (whether the variables were updated, shared)."""
-        ...
 
 
 @dataclass(frozen=True)

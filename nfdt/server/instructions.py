@@ -80,7 +80,6 @@ class ReplyInbox(Protocol):
 
     def put(self, item: Reply) -> None:
         """Deliver a reply."""
-        ...
 
 
 KEPT = 20_000  # entries; workers wait for the other shards, so a shard lags by few entries per worker

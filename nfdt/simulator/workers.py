@@ -132,23 +132,18 @@ class SimulatedServer(Protocol):
 
     def channel(self, lane: int) -> SimulatedChannel:
         """Return a lane's channel."""
-        ...
 
     def leave(self, lane: int) -> None:
         """Remove a lane."""
-        ...
 
     def missing(self, weights: Weights) -> int | None:
         """Return the first batch of `weights` that does not exist, or None."""
-        ...
 
     def compute(self, lane: int, weights: Weights, seconds: float) -> WorkerGradient:
         """Return the gradient, which took `seconds` of simulated time."""
-        ...
 
     def push(self, lane: int, epoch: int, gradient: WorkerGradient) -> None:
         """Push a gradient."""
-        ...
 
 
 class SimulatedWorkers:

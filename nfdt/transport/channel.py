@@ -101,7 +101,6 @@ class ParameterServerChannel(Protocol):
 
     def open(self) -> None:
         """Start a session, in place of an earlier one. Raises Interrupted if it ends at once."""
-        ...
 
     def ask(self, pull: int = 0) -> None:
         """Request weights and batches.
@@ -109,7 +108,6 @@ class ParameterServerChannel(Protocol):
         Args:
             pull: To a shard other than 0: the number of the pull that shard 0 has answered.
         """
-        ...
 
     def push(self, number: int, gradient: WorkerGradient) -> None:
         """Push this shard's part of a gradient; on shard 0 this also requests the next weights.
@@ -118,19 +116,15 @@ class ParameterServerChannel(Protocol):
             number: Rises by push. A push that is repeated with its number is applied once.
             gradient: The gradient. Its tensors are read before `answer` returns.
         """
-        ...
 
     def end_of_data(self, batch: int) -> None:
         """Report that batch `batch` does not exist; request weights and batches."""
-        ...
 
     def answer(self) -> Answer:
         """Wait for the answer to the last request. Raises Interrupted if the session ends."""
-        ...
 
     def close(self) -> None:
         """End the session."""
-        ...
 
 
 class ChannelFactory(Protocol):
@@ -146,4 +140,3 @@ class ChannelFactory(Protocol):
             steps: Batches in an epoch; None while unknown.
             owned: Variables of each shard.
         """
-        ...

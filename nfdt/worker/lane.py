@@ -138,10 +138,7 @@ class LaneChannels:
     """
 
     def __init__(
-        self,
-        channels: Sequence[ParameterServerChannel],
-        owned: Sequence[Ownership],
-        patience_s: float = PATIENCE_S,
+        self, channels: Sequence[ParameterServerChannel], owned: Sequence[Ownership], patience_s: float = PATIENCE_S
     ) -> None:
         self._first, *self._followers = self.channels = channels
         self._owned, self._patience_s = owned, patience_s

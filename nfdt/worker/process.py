@@ -22,23 +22,18 @@ class HostedServer(ChannelFactory, Protocol):
 
     def start_epoch(self, epoch: int, changed: State, begin: Commit) -> None:
         """Load the state that the client changed; start the epoch, or what remains of it after `begin`."""
-        ...
 
     def step(self, changed: State) -> None:
         """Lock step: load the state that the client changed, and apply the next push."""
-        ...
 
     def stop_epoch(self) -> None:
         """End the epoch at the client's request."""
-        ...
 
     def suspend(self) -> None:
         """End the epoch after the pushes that are being computed: the run is preempted."""
-        ...
 
     def finish(self) -> None:
         """End the job."""
-        ...
 
 
 ServerHost = Callable[[JobSpec, Callable[[Event], None]], HostedServer]  # of one job, and of the events it sends

@@ -39,12 +39,7 @@ class Emitter:
     _within = False  # whether this is a function of a loop or a branch
 
     def __init__(
-        self,
-        flat: Flat,
-        arguments: Sequence[Argument],
-        values: Sequence[Any],
-        exchange: GroupedExchange,
-        name: str,
+        self, flat: Flat, arguments: Sequence[Argument], values: Sequence[Any], exchange: GroupedExchange, name: str
     ) -> None:
         self._flat, self._arguments = flat, arguments
         self._exchange, self._name = exchange, name

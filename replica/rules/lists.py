@@ -122,7 +122,7 @@ def optional(call: OpCall) -> Plan | None:
 
 @rule("OptionalGetValue")
 def component(call: OpCall) -> Plan | None:
-    """Return the component, whose local size only its rank knows."""
+    """Return the component, whose local size is known on its rank alone."""
     placement, shapes = call.args[0].placement, call.attrs.get("output_shapes") or []
     if not isinstance(placement, Shard):
         return Plan((placement,), (placement,))

@@ -15,7 +15,7 @@ from client_shim.replica import classes
 from fdt import compat
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
-from fdt.process_group import Push
+from fdt.process_group import RankPush
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt import algorithm_registry
@@ -49,7 +49,7 @@ class Worker1(PeerGroup):
 
 def pushed():
     """A gradient of worker 1's."""
-    return Push(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32"), lambda vector, header: None)
+    return RankPush(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32"), lambda vector, header: None)
 
 
 def test_after_a_meeting_nobody_is_late():

@@ -10,7 +10,7 @@ import tensorflow as tf
 from client_shim.replica.rewriting import rewritten
 from client_shim.replica.skippable_regions import RegionHooks as Hands
 from fdt.errors import CaptureError
-from fdt.process_group import Push
+from fdt.process_group import RankPush
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt.replica.rank import RoundRobinRank
@@ -42,7 +42,7 @@ class Rank0(RootGroup):
 
     def pushes(self):
         self._asked += 1
-        push = Push(1, {"optimizer": 0, "samples": 4}, np.ones(2, "float32"), self.answer)
+        push = RankPush(1, {"optimizer": 0, "samples": 4}, np.ones(2, "float32"), self.answer)
         return [push] * 2 if self._asked == 2 else []
 
     def answer(self, vector, header):
@@ -60,7 +60,7 @@ def run(tmp_path):
         path.write_text(BEFORE + code)
         names, hands = {"tf": tf, "np": np, "keras": keras, "__name__": "script"}, Hands()
         rank = RoundRobinRank(process_group, {"rule": "asgd"})
-        hands.rank = rank.by_hand
+        hands.rank = rank.skippable_regions
         with rewritten(hands), rank.in_tensorflow(), rank.in_keras("keras"):
             exec(compile(hands.rewrite(ast.parse(BEFORE + code)), str(path), "exec"), names)
             assert rank.steps() == steps

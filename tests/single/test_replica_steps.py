@@ -117,11 +117,11 @@ def within():
 
 def test_weights_moved_by_hand_are_refused_with_the_line(script):
     path = script("with tf.GradientTape() as tape:\n    loss = f()\nw.assign_sub(0.1 * tape.gradient(loss, w))")
-    assert with_own_updates(detect_capture(path), by_hand=True).capture == "replica"
+    assert with_own_updates(detect_capture(path), divides=True).capture == "replica"
     with pytest.raises(UserError, match=r"script.py:3 assigns to weights"):
-        with_own_updates(detect_capture(path), by_hand=False)
+        with_own_updates(detect_capture(path), divides=False)
     found = detect_capture(script(TAPE + "average.assign_sub(1)"))
-    assert with_own_updates(found, by_hand=False) is found
+    assert with_own_updates(found, divides=False) is found
 
 
 SESSION = """

@@ -19,7 +19,7 @@ from client_shim.resume import plain
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.resume.saved import Saved, differs
 from client_shim.state import ScriptRun, Settings
-from fdt import rundir
+from fdt import checkpoint_file, rundir
 from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest, Split, kept, resumed
 from fdt.errors import CaptureError, UsageError, UserError
@@ -250,14 +250,14 @@ def test_a_forged_checkpoint_is_passed_over_for_the_one_before(tmp_path, name):
 
 @pytest.mark.parametrize("header", [b"[" * 100_000, b"[]", b'"x"'])
 def test_a_checkpoint_with_a_header_of_another_kind_is_damaged(tmp_path, header):
-    with pytest.raises(rundir.Damaged):
+    with pytest.raises(checkpoint_file.Damaged):
         read_forged(tmp_path / "forged", header)
 
 
 def read_forged(path, header):
-    parts = [rundir.MAGIC, len(header).to_bytes(8, "little"), header, rundir.tensors.pack([])]
-    rundir.replace_file(path, parts, digest=True)
-    return rundir.read_checkpoint(path)
+    parts = [checkpoint_file.MAGIC, len(header).to_bytes(8, "little"), header, checkpoint_file.tensors.pack([])]
+    checkpoint_file.replace_file(path, parts, digest=True)
+    return checkpoint_file.read_checkpoint(path)
 
 
 def test_another_script_is_refused_by_what_differs(client, tmp_path):
@@ -311,18 +311,18 @@ def test_a_write_that_is_cut_short_leaves_what_was_there(tmp_path):
 
 def test_a_checkpoint_with_one_wrong_bit_is_none(tmp_path):
     file = tmp_path / "c"
-    rundir.write_checkpoint(file, {"a": 1}, [np.arange(5)])
-    assert rundir.read_checkpoint(file)[0] == {"a": 1}
+    checkpoint_file.write_checkpoint(file, {"a": 1}, [np.arange(5)])
+    assert checkpoint_file.read_checkpoint(file)[0] == {"a": 1}
     data = bytearray(file.read_bytes())
     for place in range(0, len(data), 7):
         data[place] ^= 1
         file.write_bytes(data)
-        with pytest.raises(rundir.Damaged):
-            rundir.read_checkpoint(file)
+        with pytest.raises(checkpoint_file.Damaged):
+            checkpoint_file.read_checkpoint(file)
         data[place] ^= 1
     file.write_bytes(b"")
-    with pytest.raises(rundir.Damaged):
-        rundir.read_checkpoint(file)
+    with pytest.raises(checkpoint_file.Damaged):
+        checkpoint_file.read_checkpoint(file)
 
 
 def test_a_checkpoint_under_another_name_is_passed_over(tmp_path):

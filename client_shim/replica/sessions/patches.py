@@ -25,15 +25,12 @@ class SessionRunner(Protocol):
 
     def run(self, original: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
         """Run in place of Session.run."""
-        ...
 
     def trains(self, session: Any, fetches: Any) -> bool:
         """Return whether a run of `fetches` trains."""
-        ...
 
     def rank_0s(self, what: str, value: Any) -> Any:
         """Return rank 0's `value` on every rank."""
-        ...
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def row_of(script: Script) -> list[str]:
-    about = [script.name, script.style, with_own_updates(detect_capture(str(script.path)), by_hand=True).capture]
+    about = [script.name, script.style, with_own_updates(detect_capture(str(script.path)), divides=True).capture]
     try:
         alone = run([sys.executable], script)
     except subprocess.TimeoutExpired:

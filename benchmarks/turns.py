@@ -67,11 +67,11 @@ def alone(style, steps, width):
 
 
 def others(style, steps, width, path):
-    hands, rank = RegionHooks(), RoundRobinRank(Worker(10**9), {"rule": "asgd"})
-    hands.pass_on_to(rank.skippable_regions)
-    with rewritten(hands), rank.in_tensorflow(), rank.in_keras("keras"):
+    hooks, rank = RegionHooks(), RoundRobinRank(Worker(10**9), {"rule": "asgd"})
+    hooks.pass_on_to(rank.skippable_regions)
+    with rewritten(hooks), rank.in_tensorflow(), rank.in_keras("keras"):
         known = names(style, steps, width)
-        exec(compile(hands.rewrite(ast.parse(SCRIPT)), path, "exec"), known)
+        exec(compile(hooks.rewrite(ast.parse(SCRIPT)), path, "exec"), known)
     return known["seconds"] / steps
 
 

@@ -43,7 +43,7 @@ def intercepted(fit: Fit) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) -> Iterator[None]:
-    """Within, gradients applied outside `fit` raise OwnLoop while `allowed()` is false.
+    """Raise OwnLoop, within the context, where gradients are applied outside `fit` and `allowed()` is false.
 
     Without this the script would train in one process without notice.
     """

@@ -106,7 +106,7 @@ _INSTEAD: dict[str, Callable[[], int]] = {}
 
 @contextlib.contextmanager
 def run_instead(script: str, body: Callable[[], int]) -> Iterator[None]:
-    """Within, `run_script(script)` returns what `body` returns: a cell runs in its kernel's namespace."""
+    """Within the context, `run_script(script)` returns what `body` returns: a cell runs in its kernel's namespace."""
     _INSTEAD[script] = body
     try:
         yield

@@ -63,7 +63,7 @@ def replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> N
 
 @contextlib.contextmanager
 def entry(table: dict[Any, Any], key: Any, value: Any) -> Iterator[None]:
-    """Within, `table[key]` is `value`."""
+    """Within the context, `table[key]` is `value`."""
     before, table[key] = table[key], value
     try:
         yield

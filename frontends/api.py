@@ -163,7 +163,7 @@ def _is_real(stream: Any, number: int) -> bool:
 
 @contextlib.contextmanager
 def _copied(source: IO[bytes] | None, out: Any) -> Iterator[None]:
-    """Within, what a process writes is written to `out`, a stream that is no file."""
+    """Within the context, what a process writes is written to `out`, a stream that is no file."""
     if source is None:
         yield
         return

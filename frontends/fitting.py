@@ -46,7 +46,7 @@ def fit(engine: str, model: Any, args: tuple[Any, ...], given: Mapping[str, Any]
 
 @contextlib.contextmanager
 def _alone(engine: str) -> Iterator[None]:
-    """Refuse a second training of this process: patches and workers are those of one."""
+    """Raise UsageError where this process already trains: its patches of Keras and its workers serve one `fit`."""
     if script.RUNNING:
         raise UsageError(f"{engine}.fit starts workers of its own. Under `run` call the model's own fit instead")
     if not _TRAINING.acquire(blocking=False):

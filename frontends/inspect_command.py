@@ -95,7 +95,7 @@ def _as_json(detected: "CaptureDetection", found: "Inspection | None") -> dict[s
 
 @contextlib.contextmanager
 def stdout_diverted() -> Iterator[None]:
-    """Within, what the script prints, C code included, goes to stderr."""
+    """Within the context, what the script prints, C code included, goes to stderr."""
     sys.stdout.flush()
     ours = os.dup(1)
     try:

@@ -21,7 +21,7 @@ from fdt.process_group import ReplicaGroup
 
 @contextlib.contextmanager
 def agreed(group: ReplicaGroup, seed: int, *, clocks: bool = True) -> Iterator[None]:
-    """Within, all ranks read the same values.
+    """Within the context, all ranks read the same values.
 
     Args:
         group: The process group of the ranks.

@@ -226,7 +226,7 @@ RUNS_AGAIN = "{command}: {reason}: the run starts again, and every rank runs the
 
 @contextlib.contextmanager
 def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[None]:
-    """Within, a NeedsReplica replaces this process by the same command with `--capture replica`.
+    """Within the context, a NeedsReplica replaces this process by the same command with `--capture replica`.
 
     No variable has been updated by then. The error is raised instead if the user chose a capture, if the run was
     detached,

@@ -81,7 +81,7 @@ def _log(run_dir: Path, rank: int | None) -> Path:
 
 @contextlib.contextmanager
 def entered(network: EmulatedNetwork, host: EmulatedHost) -> Iterator[None]:
-    """Within, this thread is on a new host of the network. The sockets that it makes remain there."""
+    """Within the context, this thread is on a new host of the network. The sockets that it makes remain there."""
     libc, outside = ctypes.CDLL(None, use_errno=True), os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
     def call(function: str, *arguments: int) -> None:

@@ -33,10 +33,10 @@ class ReplicaRank(Protocol):
         """The `rank` of StepHooks (rewriting.py, skippable_regions.py); None: the script's code is not rewritten."""
 
     def in_tensorflow(self) -> contextlib.AbstractContextManager[None]:
-        """Within, TensorFlow is patched."""
+        """Within the context, TensorFlow is patched."""
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
-        """Within, the Keras of `flavor` ("keras" or "tf_keras") is patched."""
+        """Within the context, the Keras of `flavor` ("keras" or "tf_keras") is patched."""
 
     def counts(self) -> Mapping[str, Any]:
         """Return this rank's steps, samples, replicated (steps) and sent_bytes so far; `notes`: lines for the end."""
@@ -94,7 +94,7 @@ class InstalledRank:
 
     @contextlib.contextmanager
     def installed(self, package: str, group: ReplicaGroup, options: Mapping[str, str]) -> Iterator[None]:
-        """Within, the rank's patches are applied as soon as the script imports TensorFlow or Keras.
+        """Within the context, the rank's patches are applied as soon as the script imports TensorFlow or Keras.
 
         The rank is what `make_rank(group, options, say)` of `package` returns.
         """
@@ -135,7 +135,7 @@ class InstalledRank:
 
 @contextlib.contextmanager
 def reported_steps(steps: Callable[[], int], reporters: Reporters) -> Iterator[None]:
-    """Within, reporters that show training receive the number of `steps` twice a second."""
+    """Within the context, reporters that show training receive the number of `steps` twice a second."""
     over = threading.Event()
 
     def report() -> None:

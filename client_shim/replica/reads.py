@@ -12,7 +12,7 @@ from fdt.patches import replace
 
 @contextlib.contextmanager
 def agreed_reads(agreed: Callable[[Any], Any], methods: Sequence[str]) -> Iterator[None]:
-    """Within, a number that the script reads from tensor `t` by one of `methods` is that of `agreed(t)`."""
+    """Within the context, a number that the script reads from tensor `t` by one of `methods` is that of `agreed(t)`."""
     busy = [False]
     with contextlib.ExitStack() as stack:
         for name in methods:

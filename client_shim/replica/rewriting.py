@@ -70,7 +70,7 @@ class StepHooks:
 
 @contextlib.contextmanager
 def rewritten(hooks: StepHooks) -> Iterator[None]:
-    """Within, the script's modules are rewritten when they are imported, and their code finds `hooks`."""
+    """Within the context, the script's modules are rewritten when they are imported, and their code finds `hooks`."""
     loader = importlib.machinery.SourceFileLoader
     with contextlib.ExitStack() as stack:
         setattr(builtins, STEP_HOOKS, hooks)

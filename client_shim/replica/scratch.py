@@ -137,7 +137,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def real_paths() -> Iterator[None]:
-    """Within, this thread's paths are not mapped, so that it can remove leftovers at the end of the run."""
+    """Within the context, this thread's paths are not mapped, so that it can remove leftovers at the end of the run."""
     _thread.real = True
     try:
         yield

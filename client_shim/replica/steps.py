@@ -70,7 +70,7 @@ class Site:
 
     @property
     def outermost(self) -> "Site":
-        """The loop whose end ends the steps: a critic's inner loop is followed by the generator's step."""
+        """The outermost loop around this one. Steps end with it, as after a critic's inner loop the generator steps."""
         return self if self.within is None else self.within.outermost
 
     def running(self) -> bool:

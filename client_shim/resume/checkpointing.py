@@ -23,7 +23,7 @@ from fdt.trainable import Trainable, change
 from fdt.typing import Array
 
 Note = Callable[[str], None]
-_CARRIED_ON = "to train from the beginning, give --run-dir a new directory"
+_REMEDY = "to train from the beginning, give --run-dir a new directory"
 
 
 class FitCheckpoints:
@@ -76,7 +76,7 @@ class FitCheckpoints:
             self.saved.load(self._trainable)
         except MALFORMED as error:
             raise CaptureError(
-                f"fit {self.number} has a checkpoint whose arrays are not the model's: {error}; {_CARRIED_ON}"
+                f"fit {self.number} has a checkpoint whose arrays are not the model's: {error}; {_REMEDY}"
             ) from None
         self._find_step()
 
@@ -171,7 +171,7 @@ class FitCheckpoints:
             if differs(before.get(name), now):
                 raise CaptureError(
                     f"fit {self.number} must not change before --resume: {name} was {short(before.get(name))}. "
-                    f"Received: {short(now)}; {_CARRIED_ON}"
+                    f"Received: {short(now)}; {_REMEDY}"
                 )
 
     def begin(self, epoch: int, blobs: Blobs) -> Commit | None:

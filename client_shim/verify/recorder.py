@@ -47,7 +47,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:
-        """Within, events are parts of one that is running."""
+        """Within the context, events are parts of one that is running."""
         self._depth += 1
         try:
             yield

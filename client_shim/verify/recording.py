@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
-    """Within, this process records its steps if a comparison has started it; otherwise nothing is done.
+    """Within the context, this process records its steps if a comparison has started it; otherwise nothing is done.
 
     Files that the script writes go to a scratch folder.
 

@@ -92,7 +92,7 @@ def _end_stdout() -> None:
 
 
 def _cluster(file: Path) -> "Cluster":
-    """Return the cluster of a file. Raises UsageError for one in which nothing is to be chosen."""
+    """Return the cluster that a file describes. Raises UsageError for fewer than two workers."""
     from fdt.errors import UsageError
     from fdt.network.reading import read_emulated
 

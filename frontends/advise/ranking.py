@@ -86,7 +86,7 @@ def rank(table: Table, cluster: Cluster, probe: ScriptProbe, refused: Mapping[st
         refused: Algorithms of NFDT that cannot train the script, and why.
 
     Raises:
-        NoAnswer: The cluster is outside of the table, or no algorithm arrives.
+        NoAnswer: The table has no cluster like this one, or no algorithm reaches the accuracy on those that it has.
     """
     place, cluster = Place.of(cluster), replace(cluster, step_s=probe.step_s)
     check_inside(table, place)

@@ -195,7 +195,7 @@ def _cells_named(shell: Any, text: str) -> str:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Within, SIGTERM ends the workers before the kernel. Only the main thread may handle signals."""
+    """Within the context, SIGTERM ends the workers before the kernel. Only the main thread may handle signals."""
     main = threading.current_thread() is threading.main_thread()
     with ended_by_signals() if main else contextlib.nullcontext():
         yield

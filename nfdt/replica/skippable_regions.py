@@ -123,7 +123,7 @@ class SkippableRegions:
     array = part
 
     def whole(self, value: Any) -> Any:
-        """Note the return of a function that has taken a step."""
+        """End the step at the `return` of the function that has taken it; return `value`, unchanged."""
         self.done()
         return value
 

@@ -283,7 +283,7 @@ def test_a_member_that_its_launcher_does_not_reach_is_killed(tmp_path):
     engine.supervisor.end()
     deadline = time.monotonic() + 60
     while any(_alive(pid) for pid in pids):
-        assert time.monotonic() < deadline, "a member outlived its crew"
+        assert time.monotonic() < deadline, "a member outlived its supervisor"
         os.sched_yield()
     launcher.running.stop()
     client.close()

@@ -52,7 +52,7 @@ class Cluster:
         self.addresses = [f"unix:{directory}/{shard}.sock" for shard in range(shards)]
         self.channel, self.steps, self.said = options.get("channel", "auto"), steps, threading.Condition()
         self.services = [Service(self.blobs, self.token, a, self._failed) for a in self.addresses]
-        self.desks = [self._shard_service(shard, shards, workers) for shard in range(shards)]
+        self.shard_services = [self._shard_service(shard, shards, workers) for shard in range(shards)]
         self.owned = ownerships(self.trainable, shards)
 
     def _shard_service(self, shard, shards, workers):
@@ -86,19 +86,19 @@ class Cluster:
         return LaneChannels(channels(worker, self.steps, self.owned), self.owned)
 
     def start(self, epoch):
-        for shard_service in self.desks:
+        for shard_service in self.shard_services:
             shard_service.start_epoch(epoch, State())
 
     def snapshot(self):
         """The whole model after an epoch, as the engine puts it together."""
         with self.said:
-            assert self.said.wait_for(lambda: len(self.events) >= len(self.desks), 30)
+            assert self.said.wait_for(lambda: len(self.events) >= len(self.shard_services), 30)
             ends, self.events = sorted(self.events, key=lambda e: -e.epoch_end.steps), []
         groups = [[self.blobs.get_arrays(getattr(e.epoch_end.state, g)) for e in ends] for g in ("model", "optimizer")]
         return [group[0] if len(ends) == 1 else merge(group) for group in groups]
 
     def close(self):
-        for shard_service in self.desks:
+        for shard_service in self.shard_services:
             shard_service.close()
         for service in self.services:
             service.close()

@@ -52,7 +52,7 @@ def reception(registry):
 
 
 def attach(registry, rank):
-    """A guest's stream to the hub, its commands and what ends it."""
+    """An elastic worker's stream to the registry, its commands and what ends it."""
     from fdt.rpc.training_pb2_grpc import MemberServiceStub
 
     channel, said = open_channel(registry.address), threading.Event()
@@ -143,7 +143,7 @@ def supervisor(run_dir):
 
 
 def heard(supervisor, rank, **kind):
-    """What the crew makes of a worker's event, in the first job."""
+    """What the supervisor makes of a worker's event, in the first job."""
     coordinator = ServersCoordinator(2, ["ps"], supervisor._blobs)
     supervisor._from_client(coordinator, Command(job="1", setup=Setup()))
     return supervisor._from_member(

@@ -117,7 +117,7 @@ needs_multicast = pytest.mark.skipif(not multicasts_on_loopback(), reason="no mu
 
 
 def among(size, work):
-    """work(air) on each rank, the ranks meeting in memory."""
+    """work(transport) on each rank; the ranks exchange in memory."""
 
     def rank(comm):
         with contextlib.closing(ip_rendezvous.meet(comm)) as air:

@@ -82,7 +82,7 @@ def asked(outcome):
 def test_the_engine_asks_names_and_starts_again(tmp_path):
     coordinator = RanksCoordinator(RankRecovery(None, 2))
     options = {"stall_timeout": "8", "restarts": "1"}
-    coordinator.tick(0)  # the crew may be first
+    coordinator.tick(0)  # the supervisor may be first
     coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec(options=options))))
     coordinator.from_client(Command(job="j", epoch=Epoch(epoch=0)))
     seen = []

@@ -222,7 +222,7 @@ def server(request, cluster):
 
     def make(text):
         made = cluster(wide_model(), rule="asgd", overlap="off", compress=text)
-        shard, env = made.desks[0], simpy.Environment()
+        shard, env = made.shard_services[0], simpy.Environment()
         if request.param == "simulated":
             job = ServedJob(made.spec, build(made.spec.program, made.blobs), made.blobs, shard=0, shards=1, workers=1)
             shard = LocalShardService(job, 1, made._hear)

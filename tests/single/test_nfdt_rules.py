@@ -141,9 +141,9 @@ def test_nobody_waits_for_a_worker_that_left(name):
     first = policy.start_epoch(0)
     for worker in range(3):
         first += policy.ask(worker)
-    hands = {sent.worker: sent for sent in sends(first)}
-    assert sorted(hands) == [0, 1, 2]
-    out = push(policy, hands[0]) + push(policy, hands[1]) + policy.leave(2)
+    assigned = {sent.worker: sent for sent in sends(first)}
+    assert sorted(assigned) == [0, 1, 2]
+    out = push(policy, assigned[0]) + push(policy, assigned[1]) + policy.leave(2)
     done, number = [], {0: 1, 1: 1}
     for _ in range(20):
         done += [i for i in out if isinstance(i, EpochDone)]

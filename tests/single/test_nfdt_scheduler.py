@@ -19,20 +19,20 @@ class Loop:
     def __init__(self, rule="asgd", workers=2, steps=5, **options):
         self.applier = PlainApplier([START])
         self.policy = Scheduler(AlgorithmState(algorithm_registry.make(rule), self.applier, workers), steps, **options)
-        self.hands, self.pushes, self.events = {}, [0] * workers, []
+        self.assigned, self.pushes, self.events = {}, [0] * workers, []
 
     def take(self, instructions):
         for instruction in instructions:
             self.events.append(instruction)
             if isinstance(instruction, Send):
-                self.hands[instruction.worker] = instruction
+                self.assigned[instruction.worker] = instruction
 
     def ask_all(self):
         for worker in range(len(self.pushes)):
             self.take(self.policy.ask(worker))
 
     def push(self, worker, logs=None):
-        sent = self.hands.pop(worker)
+        sent = self.assigned.pop(worker)
         self.pushes[worker] += 1
         pushed = WorkerGradient([gradient(sent.sent[0])], 1, batches=sent.batches, logs=logs)
         self.take(self.policy.push(worker, self.pushes[worker], pushed))
@@ -40,8 +40,8 @@ class Loop:
 
     def run(self):
         order = []
-        while self.hands:
-            order.append(self.push(min(self.hands)))
+        while self.assigned:
+            order.append(self.push(min(self.assigned)))
         return order
 
     def of(self, kind):
@@ -64,7 +64,7 @@ def test_a_push_is_of_several_batches():
     loop = Loop("server_optimizer(local_steps=3)", workers=2, steps=11)
     loop.take(loop.policy.start_epoch(0))
     loop.ask_all()
-    assert [sent.batches for sent in loop.hands.values()] == [(0, 2, 4), (1, 3, 5)]
+    assert [sent.batches for sent in loop.assigned.values()] == [(0, 2, 4), (1, 3, 5)]
     loop.run()
     sent = [len(event.batches) for event in loop.of(Send)]
     assert sent[:3] == [3, 3, 3] and sum(sent) == 11, "an epoch's last pushes are of what is left"
@@ -76,7 +76,7 @@ def test_a_source_that_ends_within_a_push_shortens_it():
     loop.take(loop.policy.start_epoch(0))
     loop.ask_all()
     loop.take(loop.policy.end_of_data(1, 5))
-    assert loop.hands[1].batches == (1, 3)
+    assert loop.assigned[1].batches == (1, 3)
     loop.run()
     assert loop.of(EpochDone)[0].steps == 5
 
@@ -103,10 +103,10 @@ def test_pulls_are_held_between_epochs():
     loop.ask_all()
     loop.run()
     loop.ask_all()
-    assert not loop.hands
+    assert not loop.assigned
     loop.take(loop.policy.start_epoch(1))
-    assert sorted(loop.hands) == [0, 1]
-    assert all(sent.first for sent in loop.hands.values())
+    assert sorted(loop.assigned) == [0, 1]
+    assert all(sent.first for sent in loop.assigned.values())
 
 
 def test_a_source_that_ends_unannounced():
@@ -114,7 +114,7 @@ def test_a_source_that_ends_unannounced():
     loop.take(loop.policy.start_epoch(0))
     loop.ask_all()
     assert (loop.push(0), loop.push(1)) == (0, 1)
-    loop.hands.pop(0), loop.hands.pop(1)
+    loop.assigned.pop(0), loop.assigned.pop(1)
     loop.take(loop.policy.end_of_data(0, 2))
     loop.take(loop.policy.end_of_data(1, 3))
     assert loop.of(EpochDone)[0].steps == 2
@@ -218,7 +218,7 @@ def test_one_that_joins_in_place_of_one_that_left_is_dealt_batches_again(rule):
     loop.take(loop.policy.start_epoch(0))
     loop.ask_all()
     done = [loop.push(1)]
-    loop.hands.pop(1, None)
+    loop.assigned.pop(1, None)
     loop.take(loop.policy.leave(1))
     assert not loop.policy.push(1, 2, WorkerGradient([START], 1, batches=(3,))), "its last words come too late"
     loop.take(loop.policy.join(1))

@@ -123,14 +123,14 @@ def pair(tmp_path, rule, work):
     of_host = NfdtSessions(host, rule, host.pushes, None)
     host.serve_by(of_host.serve)
 
-    def guest():
+    def peer():
         mine = PeerGroup(tmp_path, 1, 2)
         try:
             results[1] = work(NfdtSessions(mine, rule, lambda: [], None))
         finally:
             mine.close()
 
-    thread = threading.Thread(target=guest)
+    thread = threading.Thread(target=peer)
     thread.start()
     try:
         results[0] = work(of_host)
@@ -274,7 +274,7 @@ def test_a_rule_begins_anew_where_variables_get_first_values_and_with_what_all_h
         run(session, slower)
         assert [pushed(worker) for worker in (0, 1)] == [1, 1]  # goes on
         sessions._server.met()
-        assert [pushed(worker) for worker in (0, 1, 0)] == [0, 1, 1]  # the guest holds what all left with
+        assert [pushed(worker) for worker in (0, 1, 0)] == [0, 1, 1]  # the elastic worker holds what all left with
         run(session, first)
         assert [pushed(worker) for worker in (0, 1)] == [0, 1]
     host.close()
@@ -399,7 +399,7 @@ def test_an_embeddings_rows_are_added_and_only_touched_rows_go_back():
 
 
 def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(tmp_path):
-    host, guest = RootGroup(tmp_path, 2, lambda: None), PeerGroup(tmp_path, 1, 2)
+    host, peer = RootGroup(tmp_path, 2, lambda: None), PeerGroup(tmp_path, 1, 2)
 
     def made(process_group, poll):
         w, step, optimizer = tf.Variable([1.0]), tf.Variable(0, dtype=tf.int64), v1.train.GradientDescentOptimizer(0.1)
@@ -417,20 +417,20 @@ def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(t
         )
 
     mine, apply, w, step = made(host, lambda _: host.pushes())
-    theirs, unused, other, counted = made(guest, None)
+    theirs, unused, other, counted = made(peer, None)
     host.serve_by(lambda push: mine.serve(apply, push))
     mine.step(apply, [tf.constant([1.0])], [w])
 
     def work():
         for _ in range(3):
             theirs.step(unused, [tf.constant([1.0])], [other])
-        guest.broadcast(0, "end")
+        peer.broadcast(0, "end")
 
     thread = threading.Thread(target=work)
     thread.start()
     host.broadcast(0, "end")
     thread.join(WAIT_S)
-    guest.close()
+    peer.close()
     host.close()
     assert (int(counted), int(step)) == (3, 1)
     mine.meets()

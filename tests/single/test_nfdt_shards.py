@@ -33,7 +33,7 @@ def drive(cluster, schedule):
             pushing = threading.Thread(target=couriers[worker].push, args=(push,))
             pushing.start()
             ended.append(pushing)
-            while len(schedule) - number > 1 and cluster.desks[0].scheduler.epoch.dispatcher.done <= number:
+            while len(schedule) - number > 1 and cluster.shard_services[0].scheduler.epoch.dispatcher.done <= number:
                 pushing.join(0.01)
         else:
             answers[worker] = couriers[worker].push(push)

@@ -33,8 +33,8 @@ def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
     lose_answer(channels.channels[0])
     answer = channels.push(pushed(made, 0, batch))
     assert answer[0].tensors
-    assert made.desks[0].scheduler.state.version == 1
-    assert int(made.desks[0].job.trainable.model.optimizer.iterations) == 1
+    assert made.shard_services[0].scheduler.state.version == 1
+    assert int(made.shard_services[0].job.trainable.model.optimizer.iterations) == 1
     channels.close()
 
 
@@ -116,13 +116,13 @@ def test_an_epochs_end_that_was_not_heard_is_told_again(cluster):
 
     link._call = Deaf(link._call)
     assert isinstance(channels.push(pushed(made, 0, [0])), EpochOver)
-    assert told and made.desks[0].scheduler.state.version == 1
+    assert told and made.shard_services[0].scheduler.state.version == 1
     link._call.cancel()  # one that was heard is not told again
     asked = threading.Thread(target=channels.ask, daemon=True)
     asked.start()
     asked.join(1.0)
     assert asked.is_alive(), "it waits for the next epoch"
-    for shard_service in made.desks:
+    for shard_service in made.shard_services:
         shard_service.finish()
     asked.join()
     channels.close()
@@ -132,8 +132,8 @@ def test_the_session_of_a_worker_that_is_gone_may_open_late(cluster):
     """At a shard that follows, behind that of its replacement: it takes nothing from that."""
     made = cluster(make_model(keras.optimizers.SGD(0.1)), 2, rule="asgd")
     made.start(0)
-    follower = made.desks[1]
-    made.desks[0].lose(0, 0)
+    follower = made.shard_services[1]
+    made.shard_services[0].lose(0, 0)
     channels = made.channels(incarnation=1)
     assert follower.open(0, 8, 0).get(timeout=10) is None, "refused"
     open_, opened = follower.open, []

@@ -21,7 +21,7 @@ KERAS = f"server_optimizer(optimizer=nadam, learning_rate={DECAY})"
 
 @pytest.mark.parametrize("rule", ["ddc_asgd", "dc_asgd_a", "ssgd", KERAS])
 def test_a_checkpoint_restores_all_that_decides(cluster, rule):
-    """Saved in the midst of an epoch, then restored into a new desk: it goes on as the first one does."""
+    """Saved in the midst of an epoch, then restored into a new shard service: it goes on as the first one does."""
 
     def push(made, channels, number):
         batches = channels.ask()[0].batches
@@ -31,18 +31,18 @@ def test_a_checkpoint_restores_all_that_decides(cluster, rule):
     made.start(0)
     channels = made.channels()
     push(made, channels, 1)
-    made.desks[0].checkpoint()
+    made.shard_services[0].checkpoint()
     saved = made.events.pop().checkpoint
     assert (saved.number, saved.epoch, saved.running) == (1, 0, True)
     push(made, channels, 2)
-    before, first = made.desks[0].job.trainable.model_arrays(), made.desks[0]
+    before, first = made.shard_services[0].job.trainable.model_arrays(), made.shard_services[0]
     first.close()
-    made.desks = [made._shard_service(0, 1, 2)]
-    made.desks[0].restore(saved.state)
-    push(made, channels, 2)  # by a session that ended with the first desk, and begins anew
-    for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
+    made.shard_services = [made._shard_service(0, 1, 2)]
+    made.shard_services[0].restore(saved.state)
+    push(made, channels, 2)  # by a session that ended with the first shard service, and begins anew
+    for was, now in zip(before, made.shard_services[0].job.trainable.model_arrays(), strict=True):
         np.testing.assert_allclose(now, was, rtol=1e-6)
-    assert made.desks[0].scheduler.epoch.dispatcher.done == 2
+    assert made.shard_services[0].scheduler.epoch.dispatcher.done == 2
     channels.close()
 
 
@@ -52,8 +52,8 @@ def test_a_checkpoint_that_is_cut_short_is_passed_over(cluster, monkeypatch):
     made.start(0)
     channels = made.channels()
     answer = channels.ask()
-    made.desks[0].checkpoint()
-    before = [array.copy() for array in made.desks[0].job.trainable.model_arrays()]
+    made.shard_services[0].checkpoint()
+    before = [array.copy() for array in made.shard_services[0].job.trainable.model_arrays()]
     channels.push(pushed(made, 1, answer[0].batches))
     pack = tensors.pack_into
 
@@ -63,17 +63,17 @@ def test_a_checkpoint_that_is_cut_short_is_passed_over(cluster, monkeypatch):
 
     monkeypatch.setattr(tensors, "pack_into", cut_short)
     with pytest.raises(SystemExit):
-        made.desks[0].checkpoint()
+        made.shard_services[0].checkpoint()
     monkeypatch.undo()
     recovery = ServerRecovery(1)
     for event in made.events:
         recovery.keep(0, event.checkpoint)
     (setup,), _ = recovery.restore(made.spec.to_proto())
-    made.desks = [made._shard_service(0, 1, 1)]
-    made.desks[0].restore(setup.snapshot)
-    for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
+    made.shard_services = [made._shard_service(0, 1, 1)]
+    made.shard_services[0].restore(setup.snapshot)
+    for was, now in zip(before, made.shard_services[0].job.trainable.model_arrays(), strict=True):
         np.testing.assert_array_equal(was, now)
-    assert made.desks[0].scheduler.epoch.dispatcher.done == 0
+    assert made.shard_services[0].scheduler.epoch.dispatcher.done == 0
     channels.close()
 
 
@@ -85,17 +85,17 @@ def test_a_checkpoint_that_finds_no_room_is_left_out(cluster, monkeypatch, capsy
         raise UserError("/dev/shm has no room for 10 bytes more: no space left on device")
 
     monkeypatch.setattr(made.blobs, "put_arrays", full)
-    made.desks[0].checkpoint()
+    made.shard_services[0].checkpoint()
     assert not made.events and "the checkpoint was not saved: /dev/shm has no room" in capsys.readouterr().err
 
 
 def test_a_changed_byte_of_a_checkpoint_is_an_error_by_name(cluster):
     made = cluster(make_model(keras.optimizers.Adam(0.1)), restarts="1", rule="ddc_asgd")
     made.start(0)
-    made.desks[0].checkpoint()
+    made.shard_services[0].checkpoint()
     ref = made.events.pop().checkpoint.state
-    made.desks[0].close()
-    made.desks = [made._shard_service(0, 1, 1)]
+    made.shard_services[0].close()
+    made.shard_services = [made._shard_service(0, 1, 1)]
     file = made.blobs.directory / ref.id
     whole = file.read_bytes()
     arrays = made.blobs.get_arrays(ref)
@@ -104,7 +104,7 @@ def test_a_changed_byte_of_a_checkpoint_is_an_error_by_name(cluster):
     for place in range(len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            restored = [a.tobytes() for a in job_module._whole(made.desks[0].job, ref)]
+            restored = [a.tobytes() for a in job_module._whole(made.shard_services[0].job, ref)]
             assert restored == [array.tobytes() for array in arrays[1:]]
             silent += 1
         except UserError as error:
@@ -112,4 +112,4 @@ def test_a_changed_byte_of_a_checkpoint_is_an_error_by_name(cluster):
     assert silent <= len(whole) - used, "only the gaps between aligned arrays may change"
     os.truncate(file, len(whole) // 2)
     with pytest.raises(UserError, match="is damaged"):
-        made.desks[0].restore(ref)
+        made.shard_services[0].restore(ref)

@@ -38,20 +38,20 @@ class Source(Loop):
                 self.take(self.policy.suspend())
                 self.take(self.policy.suspend())  # asked twice
             if leaver is not None and turns == leaver[1] and len(self.policy.state.worker_states) > 1:
-                self.hands.pop(leaver[0], None)
+                self.assigned.pop(leaver[0], None)
                 self.take(self.policy.leave(leaver[0]))
             turns += 1
             if self.end is None:
-                self.turn(sorted(self.hands)[draw(st.integers(0, len(self.hands) - 1))])
+                self.turn(sorted(self.assigned)[draw(st.integers(0, len(self.assigned) - 1))])
         return self.end
 
     def turn(self, worker):
-        beyond = [batch for batch in self.hands[worker].batches if batch >= self.length]
+        beyond = [batch for batch in self.assigned[worker].batches if batch >= self.length]
         if beyond:
-            self.hands.pop(worker)
+            self.assigned.pop(worker)
             self.take(self.policy.end_of_data(worker, beyond[0]))
             return
-        self.applied += self.hands[worker].batches
+        self.applied += self.assigned[worker].batches
         self.push(worker)
 
 

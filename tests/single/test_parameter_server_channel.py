@@ -30,7 +30,7 @@ class Server:
             make_model(keras.optimizers.SGD(1.0)), workers=2, rule="asgd", overlap="off", **way, **options
         )
         self._kind, self._env, self._sizes = kind, simpy.Environment(), {}
-        self.shard = self._made.desks[0]
+        self.shard = self._made.shard_services[0]
         if kind in ("in process", "simulated"):
             spec, blobs = self._made.spec, self._made.blobs
             job = ServedJob(spec, build(spec.program, blobs), blobs, shard=0, shards=1, workers=2)

@@ -18,13 +18,13 @@ from fdt.process_group.streams import INLINE_BYTES, ConnectionLost, MessageStrea
 
 @pytest.fixture
 def meet(tmp_path):
-    """`meet(host, guest, ...)`: what each of the functions, called with its side of one meeting, returns or raises."""
+    """`meet(host, peer, ...)`: what each of the functions, called with its side of one group, returns or raises."""
 
     def run(*sides):
         host = RootGroup(tmp_path, len(sides), lambda: None, where=lambda: "train.py:10")
         results = [None] * len(sides)
 
-        def guest(rank):
+        def peer(rank):
             mine = PeerGroup(tmp_path, rank, len(sides), where=lambda: "train.py:12")
             try:
                 results[rank] = sides[rank](mine)
@@ -32,7 +32,7 @@ def meet(tmp_path):
                 results[rank] = error
             mine.close()
 
-        threads = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(sides))]
+        threads = [threading.Thread(target=peer, args=(rank,)) for rank in range(1, len(sides))]
         for thread in threads:
             thread.start()
         try:
@@ -99,7 +99,7 @@ def test_ranks_of_this_host_and_of_others_add_together(tmp_path):
             pass
 
     host = RootGroup(tmp_path, 3, lambda: None, Door())
-    guests = [PeerGroup(tmp_path, 1, 3), PeerGroup(tmp_path / "elsewhere", 2, 3, MessageStream(end, remote=True))]
+    peers = [PeerGroup(tmp_path, 1, 3), PeerGroup(tmp_path / "elsewhere", 2, 3, MessageStream(end, remote=True))]
     sums = {0: [], 1: [], 2: []}
 
     def add(process_group):
@@ -108,13 +108,13 @@ def test_ranks_of_this_host_and_of_others_add_together(tmp_path):
                 float(process_group.all_reduce(np.full(INLINE_BYTES, n + process_group.rank), "v")[-1])
             )
 
-    threads = [threading.Thread(target=add, args=(guest,)) for guest in guests]
+    threads = [threading.Thread(target=add, args=(peer,)) for peer in peers]
     for thread in threads:
         thread.start()
     add(host)
     for thread in threads:
         thread.join()
-    for side in (*guests, host):
+    for side in (*peers, host):
         side.close()
     assert sums == dict.fromkeys(range(3), [6.0, 9.0, 12.0])
 
@@ -130,7 +130,7 @@ def test_a_sum_that_was_left_may_be_tried_again(tmp_path):
     def vector(n):
         return np.full(INLINE_BYTES, float(n), "float32")
 
-    def guest():
+    def peer():
         mine = PeerGroup(tmp_path, 1, 2)
         sums.append(mine.all_reduce(vector(10), "v")[0])
         summed.wait(30)
@@ -138,7 +138,7 @@ def test_a_sum_that_was_left_may_be_tried_again(tmp_path):
         mine.close()
 
     sums = []
-    host, thread = RootGroup(tmp_path, 2, lambda: None), threading.Thread(target=guest)
+    host, thread = RootGroup(tmp_path, 2, lambda: None), threading.Thread(target=peer)
     thread.start()
     own = [host.all_reduce(vector(1), "v")[0]]
     host._check = check
@@ -160,7 +160,7 @@ def test_a_sum_that_was_left_when_some_had_come_may_be_tried_again(tmp_path, cou
         if interrupts:
             raise interrupts.pop()
 
-    def guest(rank):
+    def peer(rank):
         mine = PeerGroup(tmp_path, rank, 3)
         if rank == 2:
             come.wait(30)
@@ -168,7 +168,7 @@ def test_a_sum_that_was_left_when_some_had_come_may_be_tried_again(tmp_path, cou
         mine.close()
 
     host = RootGroup(tmp_path, 3, check)
-    threads = [threading.Thread(target=guest, args=(rank,)) for rank in (1, 2)]
+    threads = [threading.Thread(target=peer, args=(rank,)) for rank in (1, 2)]
     for thread in threads:
         thread.start()
     host._peers()
@@ -194,25 +194,25 @@ def test_who_was_told_that_all_are_there_and_who_tries_again_have_one_sum(tmp_pa
     host = RootGroup(tmp_path, 2, check)
     thread = threading.Thread(target=host._peers)
     thread.start()
-    guest = PeerGroup(tmp_path, 1, 2)
+    peer = PeerGroup(tmp_path, 1, 2)
     thread.join(30)
     interrupts.append(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         host.all_reduce(np.full(INLINE_BYTES, 1.0), "v")
-    sums.append(guest.all_reduce(np.full(INLINE_BYTES, 10.0), "v")[0])
+    sums.append(peer.all_reduce(np.full(INLINE_BYTES, 10.0), "v")[0])
     sums.append(host.all_reduce(np.full(INLINE_BYTES, 2.0), "v")[0])
-    for side in (guest, host):
+    for side in (peer, host):
         side.close()
     assert sums == [11.0, 11.0]
 
 
 def test_ranks_that_are_at_different_sums_are_named(tmp_path):
     def ahead():
-        guest = PeerGroup(tmp_path, 1, 2, alone=lambda: None)
-        guest._shared.number += 1
+        peer = PeerGroup(tmp_path, 1, 2, alone=lambda: None)
+        peer._shared.number += 1
         with pytest.raises(ConnectionLost):
-            guest.all_reduce(np.ones(INLINE_BYTES), "v")
-        guest.close()
+            peer.all_reduce(np.ones(INLINE_BYTES), "v")
+        peer.close()
 
     host, thread = RootGroup(tmp_path, 2, lambda: None), threading.Thread(target=ahead)
     thread.start()
@@ -303,12 +303,12 @@ def test_pushes_are_answered_when_they_come_and_while_rank_0_waits(meet):
         total = process_group.all_reduce(np.ones(1), "met")
         return served, total.tolist()
 
-    def guest(process_group):
+    def peer(process_group):
         answers = [process_group.push_pull(np.full(n, 1.0), {"n": n}) for n in (3, INLINE_BYTES)]
         process_group.all_reduce(np.ones(1), "met")
         return [(header["n"], float(vector.sum())) for vector, header in answers]
 
-    (served, total), answers = meet(host, guest)
+    (served, total), answers = meet(host, peer)
     assert served == [(3, 3.0), (INLINE_BYTES, float(INLINE_BYTES))]
     assert total == [2.0]
     assert answers == [(n, 2 * s) for n, s in served]
@@ -326,11 +326,11 @@ def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
         process_group.serve_by(serve)
         return process_group.all_reduce(np.ones(1), "met").tolist()
 
-    def guest(process_group):
+    def peer(process_group):
         process_group.push_pull(np.ones(1), {})
         return process_group.all_reduce(np.ones(1), "met").tolist()
 
-    assert meet(host, guest) == [[2.0], [2.0]]
+    assert meet(host, peer) == [[2.0], [2.0]]
 
 
 @pytest.mark.parametrize("how", ["exit code 0", "exit code 3"])

@@ -147,7 +147,7 @@ def test_optimizers_that_the_script_drops_go_once_all_have_met(compiled):
         step, held = stepping(exchanges, compiled)
         step()
         exchanges.meet()
-        step()  # the meeting is behind the trace
+        step()  # the exchange is behind the trace
         return [weakref.ref(each) for each in held.values()]
 
     dropped = train()

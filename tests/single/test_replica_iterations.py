@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.replica.rewriting import rewritten
-from client_shim.replica.skippable_regions import RegionHooks as Hands
+from client_shim.replica.skippable_regions import RegionHooks as Hooks
 from fdt.errors import CaptureError
 from fdt.process_group import RankPush
 from fdt.process_group.peer import PeerGroup
@@ -53,16 +53,16 @@ class Rank0(RootGroup):
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a script as one of two workers; its names, and the worker's meeting."""
+    """Runs a script as one of two workers; its names, and the worker's process group."""
 
     def running(code, process_group, steps=3):
         path = tmp_path / "script.py"
         path.write_text(BEFORE + code)
-        names, hands = {"tf": tf, "np": np, "keras": keras, "__name__": "script"}, Hands()
+        names, hooks = {"tf": tf, "np": np, "keras": keras, "__name__": "script"}, Hooks()
         rank = RoundRobinRank(process_group, {"rule": "asgd"})
-        hands.rank = rank.skippable_regions
-        with rewritten(hands), rank.in_tensorflow(), rank.in_keras("keras"):
-            exec(compile(hands.rewrite(ast.parse(BEFORE + code)), str(path), "exec"), names)
+        hooks.rank = rank.skippable_regions
+        with rewritten(hooks), rank.in_tensorflow(), rank.in_keras("keras"):
+            exec(compile(hooks.rewrite(ast.parse(BEFORE + code)), str(path), "exec"), names)
             assert rank.steps() == steps
         return names, rank
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.replica.rewriting import rewritten
-from client_shim.replica.skippable_regions import RegionHooks as Hands
+from client_shim.replica.skippable_regions import RegionHooks as Hooks
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.skippable_regions import SkippableRegions
 
@@ -29,7 +29,7 @@ def forward(x):
 
 def text(code):
     """Rewritten; regions have the number 0."""
-    made = ast.unparse(Hands().rewrite(ast.parse(code))).replace("__fdt_hands__.", "")
+    made = ast.unparse(Hooks().rewrite(ast.parse(code))).replace("__fdt_hands__.", "")
     return re.sub(r"(runs_here|keep|restored|last|give)\(\d+", r"\1(0", made)
 
 
@@ -88,11 +88,11 @@ def run(tmp_path):
         path.write_text(code)
         applied, counted, seen, meetings = [], [], [], []
         turns = RoundRobin(1, 2, lambda: None, counted.append)
-        hands = Hands()
-        hands.rank = SkippableRegions(turns, counted.append, lambda: meetings.append(len(seen)))
+        hooks = Hooks()
+        hooks.rank = SkippableRegions(turns, counted.append, lambda: meetings.append(len(seen)))
         names = {"tf": tf, "np": np, "seen": seen, "weight": tf.Variable(1.0), "optimizer": Optimizer(turns, applied)}
-        with rewritten(hands):
-            exec(compile(hands.rewrite(ast.parse(code)), str(path), "exec"), names)
+        with rewritten(hooks):
+            exec(compile(hooks.rewrite(ast.parse(code)), str(path), "exec"), names)
         return applied, counted, seen, meetings
 
     return running

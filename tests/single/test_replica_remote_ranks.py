@@ -125,7 +125,7 @@ def test_ranks_that_come_by_the_door_meet_as_others_do(opened, tmp_path):
     process_group = Meeting(tmp_path, 2, lambda: None, opened)
     sizes, answers = (1, INLINE_BYTES), []
 
-    def guest():
+    def peer():
         line, told = connect(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
         mine = PeerGroup(tmp_path / "elsewhere", 1, 2, line)
         answers.append(told)
@@ -139,7 +139,7 @@ def test_ranks_that_come_by_the_door_meet_as_others_do(opened, tmp_path):
         push.answer(2 * push.vector, {})
 
     process_group.serve_by(serve)
-    thread = threading.Thread(target=guest)
+    thread = threading.Thread(target=peer)
     thread.start()
     assert [float(process_group.all_reduce(np.ones(n, np.float32), "v").sum()) for n in sizes] == [
         3.0 * n for n in sizes

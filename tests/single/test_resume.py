@@ -417,11 +417,11 @@ def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_her
         **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
         **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
     )
-    keeper = FitCheckpoints(None, 1, call, FeedData("training", 3) if drawn_here else None, none, print)
+    checkpoints = FitCheckpoints(None, 1, call, FeedData("training", 3) if drawn_here else None, none, print)
     np.random.seed(5)
-    keeper.saved = Saved(*keeper._taken(2, False))
+    checkpoints.saved = Saved(*checkpoints._taken(2, False))
     order = np.random.permutation(9)  # by a feed that shuffles, before the script's callbacks see the beginning
-    keeper.begun()
+    checkpoints.begun()
     assert (np.random.permutation(9) == order).all() != drawn_here, "no epoch has the order of another"
 
 

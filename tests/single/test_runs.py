@@ -28,7 +28,7 @@ def state(tmp_path, monkeypatch):
 
 @pytest.fixture
 def kept():
-    """Run `python -c code` under a keeper to its end."""
+    """Run `python -c code` under a run supervisor to its end."""
 
     def run(code):
         made = runs.create("hfdt", "a.py", [sys.executable, "-c", code])

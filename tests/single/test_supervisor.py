@@ -108,14 +108,14 @@ class Job:
         supervisor.registry.inbox.put(
             MemberMessage("worker", 0, Event(progress=Progress()), supervisor.registry.generation)
         )
-        assert next(self.events).HasField("progress"), "from here on the crew listens"
+        assert next(self.events).HasField("progress"), "from here on the supervisor listens"
         self.say(setup=Setup(job=JobSpec(options=options)))
         self.hear(ready=Ready())
         assert next(self.events).HasField("ready")
         self.say(epoch=Epoch())
 
     def say(self, **kind):
-        """Returns when the crew has it."""
+        """Returns when the supervisor has it."""
         self._put(Command(job="j", **kind))
 
     def _put(self, command):

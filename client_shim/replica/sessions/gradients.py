@@ -65,7 +65,7 @@ class Gradients:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Within, TensorFlow's gradient function is patched."""
+        """Within the context, TensorFlow's gradient function is patched."""
         with contextlib.ExitStack() as stack:
             helper = functools.partial(self._taken, gradients_util._GradientsHelper)
             replace(stack, gradients_util, "_GradientsHelper", helper)

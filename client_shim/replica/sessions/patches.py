@@ -35,7 +35,7 @@ class SessionRunner(Protocol):
 
 @contextlib.contextmanager
 def installed(running: SessionRunner, rank: classes.Exchanging | None = None) -> Iterator[None]:
-    """Within, `running` runs the sessions.
+    """Within the context, `running` runs the sessions.
 
     Args:
         running: The engine's side.

@@ -6,10 +6,13 @@
 # make docs    the documentation site, into site/             make wheel   builds the wheel, installs it, runs its commands
 #
 # PYTHON=python3.12 chooses the interpreter of .venv. What is missing is set up by whichever is called first.
-# TENSORFLOW=2.16 with any of them: that TensorFlow, in an environment of its own (.venv-tf2.16).
+# TENSORFLOW=2.16 with any of them: that TensorFlow, in an environment of its own (.venv-tf2.16); or 2.22.0rc0.
 
 VENV := .venv$(if $(TENSORFLOW),-tf$(TENSORFLOW))
-PINNED := $(if $(TENSORFLOW),'tensorflow==$(TENSORFLOW).*' 'tf_keras==$(TENSORFLOW).*')
+# A release candidate asks for keras-nightly, whose files are those of keras, and has no tf_keras of its number: it takes
+# the place of the newest release, and the rest stays.
+CANDIDATE := $(if $(findstring rc,$(TENSORFLOW)),'tensorflow==$(TENSORFLOW)')
+PINNED := $(if $(TENSORFLOW),$(if $(CANDIDATE),,'tensorflow==$(TENSORFLOW).*' 'tf_keras==$(TENSORFLOW).*'))
 BIN := $(VENV)/bin
 PROTOS := $(sort $(shell find proto -name '*.proto'))
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10 python
@@ -44,6 +47,7 @@ $(VENV)/.created:
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	@echo "Installing TensorFlow and the rest (about 1.5 GB)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mpi,examples,dev]' $(PINNED)
+	@$(if $(CANDIDATE),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(CANDIDATE))
 	@touch $@
 
 $(VENV)/.horovod: $(VENV)/.installed

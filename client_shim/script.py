@@ -38,8 +38,6 @@ def run_script(
 ) -> int:
     """Run `script` with `argv` in this process. `__main__`, sys.argv and sys.path are restored afterwards.
 
-    Exceptions other than those below are printed as Python would print them.
-
     Args:
         script: Path of the user's Python file, or "-m package.module".
         argv: Arguments of the script, without its name.
@@ -48,7 +46,7 @@ def run_script(
         died: Called with the exception that ended the script.
 
     Returns:
-        The script's exit code.
+        The script's exit code; 1 for an exception other than those below, which is printed as Python would print it.
 
     Raises:
         UserError: The script asks for something that is not supported, or cannot be read or parsed.

@@ -93,7 +93,7 @@ def _read(directory: Path, name: str) -> "RunReader":
 
 
 def _names(directories: list[Path]) -> list[str]:
-    """Return a name for each directory: its last part, or as many as tell them apart."""
+    """Return a name for each directory: its last part, or as many parts as make the names differ."""
     resolved = [directory.resolve() for directory in directories]
     for count in range(1, max(len(each.parts) for each in resolved) + 1):
         names = ["/".join(each.parts[-count:]) for each in resolved]

@@ -174,7 +174,7 @@ def advice(cost: Cost, asked: int) -> list[str]:
 
 
 def _worthwhile(changes: Mapping[str, float], of: float | None, least: float, form: Callable[[float], str]) -> str:
-    """Return the changes that are worth a word, the largest first."""
+    """Return the changes above `least` times `of`, as one text, the largest first."""
     worth = [(name, by) for name, by in changes.items() if of and -by > least * of]
     changes_shown = [
         f"{name} -{form(-by)} ({by / (of or 1):.0%})" for name, by in sorted(worth, key=lambda each: each[1])

@@ -21,10 +21,9 @@ _WRITERS = (
     "assign",
     "assign_add",
     "assign_sub",
-    "scatter_add",
-    "scatter_sub",
-    "scatter_update",
     "batch_scatter_update",
+    *(f"scatter_{what}" for what in ("add", "sub", "update", "max", "min", "mul", "div")),
+    *(f"scatter_nd_{what}" for what in ("add", "sub", "update", "max", "min")),
 )
 
 
@@ -66,6 +65,8 @@ def installed() -> Iterator[None]:
 
 def _noting(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     step = steps.current()
-    if step is not None and id(self) in step.terms.averaged:
-        step.touched.setdefault(id(self), self)
+    if step is not None:
+        step.written.setdefault(id(self), self)
+        if id(self) in step.terms.averaged:
+            step.touched.setdefault(id(self), self)
     return original(self, *args, **kwargs)

@@ -118,6 +118,11 @@ class MetricTotals:
         return [tf.identity(v) for v in self._variables]
 
 
+def metric_objects(model: Any) -> list[Any]:
+    """Return the metrics of a model, those within Keras's containers one by one."""
+    return [each for metric in getattr(model, "metrics", []) for each in getattr(metric, "metrics", None) or [metric]]
+
+
 def arrays(values: list[Tensor]) -> list[Array]:
     """Return the values as arrays."""
     return [value.numpy() for value in values]

@@ -18,8 +18,9 @@ from fdt.keras import attribute
 from fdt.keras.variables import tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
+from hfdt.exactness.aggregates import agreed
 from hfdt.exactness.gradient_pass import GradientPass
-from hfdt.exactness.probe import REMEDY, Probe, agreed
+from hfdt.exactness.probe import REMEDY, Probe
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import Reading, StepTerms
 
@@ -98,7 +99,8 @@ class Probing:
             return self._look(self._probe)
 
     def _look(self, probe: Probe) -> list[str]:
-        found = probe.run(allow_inexact=self._allow)
+        found = probe.run(allow_inexact=self._allow, exact=self._synchronised)
+        self._terms.note_log_sources(replace(self._terms.log_sources, summed=found.summed))
         if found.reading is not self._terms.reading:
             self._terms.change_reading(found.reading)
             self._trainable.model.train_function = self._trainable.model.test_function = None
@@ -109,7 +111,8 @@ class Probing:
     def _read(self, probe: Probe, whole: Any) -> list[str]:
         """Read a step that the script wrote a part of. Raises NeedsReplica where it needs rows of other ranks."""
         found = row_dependence(self._trainable, whole, self._comm.size) if probe.by_script else RowDependence()
-        self._terms.note_plain_logs(found.plain_logs)
+        self._terms.note_log_sources(found.logs)
+        probe.note_log_sources(found.logs)
         if not found.operations or not self._synchronised:
             return []
         message = f"the training step needs all rows of a batch ({found.operations[0]}), of which each rank has a part"

@@ -14,6 +14,7 @@ from typing import Any
 from client_shim.call import FitCall, Original
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
+from client_shim.changed_objects import refuse_changed, refuse_in_eager_steps
 from client_shim.job import capture_call, make_job, seed_of
 from client_shim.remote import EngineChannel, Remote
 from client_shim.resume.checkpointing import FitCheckpoints
@@ -69,6 +70,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         refs += [program.config, program.objects]
         seed = seed_of(run)
         run.count_fit()
+        refuse_in_eager_steps(call, trained=run.fits > 1)
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             return fit_checkpoints.replay()
@@ -136,7 +138,12 @@ def _converse(
     fit_checkpoints: FitCheckpoints | None,
     talk: EngineChannel,
 ) -> Any:
-    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption)
+
+    def check_program() -> None:
+        with _unreplaced(call.model):
+            refuse_changed(call, job.program.digest, trained=run.fits > 1)
+
+    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check_program)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
         ready = _started(remote, feeder, trained=run.fits > 1 or fit_checkpoints is not None)

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     """Put the data of `call` where workers can read them."""
     given: Mapping[str, Any] = {name: call.arguments[name] for name in _DATA if name in call.arguments}
-    own_evaluate = type(call.model).evaluate is call.flavor.keras.Model.evaluate
-    remotely = run.engine == "hfdt" and own_evaluate and not watches_tests(call.callbacks)
+    kind, library = type(call.model), call.flavor.keras.Model
+    methods = ("evaluate", "test_step", "compute_metrics")
+    of_keras = all(getattr(kind, name) is getattr(library, name) for name in methods)
+    remotely = run.engine == "hfdt" and of_keras and not watches_tests(call.callbacks)
     whole_batches = run.engine == "nfdt" or run.settings.options.get("batch") == "per-worker"
     may_divide = run.client.hello.workers > 1 or "elastic" in run.settings.options
     divide = may_divide and not whole_batches

@@ -37,12 +37,25 @@ def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> tuple[Program, 
     Raises:
         CaptureError: An object cannot be pickled; the message names it.
     """
+    trainable, config, objects = _written(flavor, model)
+    program = Program(flavor.name, _digest(config, objects), blobs.put(config), blobs.put(objects))
+    return program, trainable
+
+
+def digest_of(flavor: Flavor, model: Any) -> str:
+    """Return the digest that a program of `model` would have now."""
+    return _digest(*_written(flavor, model)[1:])
+
+
+def _written(flavor: Flavor, model: Any) -> tuple[Trainable, bytes, bytes]:
     with local_modules_by_value():
         objects, script_variables = flavor.dumps(model)
     trainable = Trainable(flavor, model, script_variables)
-    config = json.dumps({"settings": flavor.settings(), "layout": trainable.layout()}).encode()
-    digest = hashlib.sha256(config + objects).hexdigest()
-    return Program(flavor.name, digest, blobs.put(config), blobs.put(objects)), trainable
+    return trainable, json.dumps({"settings": flavor.settings(), "layout": trainable.layout()}).encode(), objects
+
+
+def _digest(config: bytes, objects: bytes) -> str:
+    return hashlib.sha256(config + objects).hexdigest()
 
 
 @contextlib.contextmanager

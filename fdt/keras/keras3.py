@@ -14,7 +14,8 @@ from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function")  # created again by the first step
 _BOUND = ("build", "quantize")  # created by Layer.__new__
-_OF_LAYERS = (*_BOUND, "history", "_eval_epoch_iterator", "stop_evaluating", "stop_predicting")  # left by fit, evaluate
+_OF_FIT = ("history", "_eval_epoch_iterator", "stop_training", "stop_evaluating", "stop_predicting")
+_OF_LAYERS = (*_BOUND, *_OF_FIT)
 _CACHES = ("_exclude_from_weight_decay_cache",)
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
 

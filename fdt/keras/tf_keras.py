@@ -22,7 +22,7 @@ from fdt.keras.variables import Traced, trace_step, trace_unbuilt
 from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function")
-_DROPPED = ("history", "_eval_data_handler", "_obj_reference_counts_dict")
+_DROPPED = ("history", "stop_training", "_eval_data_handler", "_obj_reference_counts_dict")
 _LAST = ("_saved_model_inputs_spec", "_saved_model_arg_spec", "_call_result")  # of the last call, including its trace
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 _OF_OP_LAYERS = ("call", "function", "symbol", "_call_spec")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from fdt.keras.variables import tensor_variable
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
+from hfdt.exactness.culprit import place_of
 from hfdt.exactness.metrics import metric_objects
 from hfdt.worker.step_context import LogSources
 
@@ -43,11 +44,18 @@ class Aggregates:
         self._sources, self._faults = sources, dict[str, None]()
         self._readings: dict[str, int] = {}
 
-    def compare(self, comm: Comm, held: list[Any], sliced: Any, alone: Any) -> None:
-        """Compare two Results (trial.py); `alone` is None except on rank 0. A collective: all ranks judge alike."""
-        metrics = [_message_of_metric(name) for name in self._metric_names()]
-        variables = [_message_of_variable(v) for v in held]
-        results = [_message_of_result(name) for name in sliced.results]
+    def compare(self, comm: Comm, held: list[tuple[Any, str]], sliced: Any, alone: Any) -> None:
+        """Compare two Results (trial.py). A collective: all ranks judge alike.
+
+        Args:
+            comm: The ranks.
+            held: The assigned variables, and the line that assigns each.
+            sliced: The Result of slices.
+            alone: The Result of the whole; None except on rank 0.
+        """
+        metrics = [_message_of_metric(*owner) for owner in self._owners()]
+        variables = [_message_of_variable(*each) for each in held]
+        results = [_message_of_result(self._step(name)) for name in sliced.results]
         messages = [*metrics, *variables, *results]
         found = np.zeros(len(messages) + len(sliced.logs))
         if alone is not None:
@@ -65,16 +73,16 @@ class Aggregates:
     def faults(self, others: list[str]) -> list[str]:
         """Return what does not add up, as messages. `others`: names of the step's results that are not one number."""
         found = list(self._faults)
-        found += [f"train_step returns {name!r}, which is not one number" for name in others if name not in self._names]
+        found += [f"{self._step(name)}, which is not one number" for name in others if name not in self._names]
         for name in sorted(self._sources.mixed):
-            found.append(f"train_step computes {name!r} from the states of metrics, and each rank has a part of them")
+            found.append(f"{self._step(name)} from the states of metrics, and each rank has a part of them")
         found += [
-            f"train_step returns {name!r}, which is neither a mean nor a sum over samples"
+            f"{self._step(name)}, which is neither a mean nor a sum over samples"
             for name, readings in self._plain()
             if not readings
         ]
         return found + [
-            f"train_step returns {name!r}, which is 0 at first: it may be a mean or a sum over samples"
+            f"{self._step(name)}, which is 0 at first: it may be a mean or a sum over samples"
             for name, readings in self._plain()
             if readings == _MEAN | _SUM and name not in self._sources.fixed and self._sources.plain
         ]
@@ -86,6 +94,10 @@ class Aggregates:
     def _plain(self) -> list[tuple[str, int]]:
         other = {*self._sources.metrics, *self._sources.mixed}
         return [(name, r) for name, r in self._readings.items() if name not in other | self._names]
+
+    def _step(self, name: str) -> str:
+        cls = type(self._trainable.model)
+        return f"{cls.__name__}.train_step{place_of(cls, 'train_step')} returns {name!r}"
 
     @property
     def _names(self) -> set[str]:
@@ -106,9 +118,10 @@ class Aggregates:
         result, log = np.asarray(pair[0], np.float64), pair[1]
         return bool(result.size != 1 or abs(float(result.reshape(-1)[0]) - log) > self._tolerance * abs(log))
 
-    def _metric_names(self) -> list[str]:
-        owners = {id(v): m.name for m in metric_objects(self._trainable.model) for v in m.variables}
-        return [owners.get(id(v), "") or str(v.name) for v in self._trainable.metrics]
+    def _owners(self) -> list[tuple[str, Any]]:
+        """Return the name and the metric of each metric variable."""
+        owners = {id(v): (m.name, m) for m in metric_objects(self._trainable.model) for v in m.variables}
+        return [owners.get(id(v), (str(v.name), None)) for v in self._trainable.metrics]
 
     def _allowances(self) -> list[float]:
         """Return the relative difference allowed to each metric variable for counts of the library's own metrics."""
@@ -117,17 +130,17 @@ class Aggregates:
         return [_COUNTS if id(v) in of_library else 0.0 for v in self._trainable.metrics]
 
 
-def _message_of_metric(name: str) -> str:
-    return f"metric {name!r} has a state that cannot be summed over ranks"
+def _message_of_metric(name: str, metric: Any) -> str:
+    return f"metric {name!r}{place_of(type(metric), 'update_state')} has a state that cannot be summed over ranks"
 
 
-def _message_of_variable(variable: Any) -> str:
+def _message_of_variable(variable: Any, line: str) -> str:
     name = getattr(variable, "path", tensor_variable(variable).name)
-    return f"the training step assigns variable {name!r} a value that depends on the rows of each rank"
+    return f"the training step assigns variable {name!r} ({line}) a value that depends on the rows of each rank"
 
 
-def _message_of_result(name: str) -> str:
-    return f"train_step computes {name!r} from a metric's state, and it is not that metric's result"
+def _message_of_result(step: str) -> str:
+    return f"{step} from a metric's state, and it is not that metric's result"
 
 
 def agreed(comm: Comm, number: float) -> float:

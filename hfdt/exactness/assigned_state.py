@@ -6,10 +6,12 @@ the gradients, in the same exchange.
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from client_shim.replica.steps import where
 from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
@@ -65,8 +67,8 @@ def installed() -> Iterator[None]:
 
 def _noting(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     step = steps.current()
-    if step is not None:
-        step.written.setdefault(id(self), self)
-        if id(self) in step.terms.averaged:
-            step.touched.setdefault(id(self), self)
+    if step is not None and id(self) in step.terms.averaged:
+        step.touched.setdefault(id(self), self)
+    if step is not None and step.deferred is not None and id(self) not in step.written:
+        step.written[id(self)] = Path(where()).name
     return original(self, *args, **kwargs)

@@ -83,6 +83,10 @@ class MetricTotals:
         finally:
             self._before = []
 
+    def replace(self, values: Sequence[Array]) -> None:
+        """Let `values` be the state over all ranks: that of rank 0, while the others begin as after a reset."""
+        self.load([tf.constant(v) for v in values] if self._comm.rank == 0 else self._start)
+
     def total(self) -> list[Tensor]:
         """Return the state at the last reset plus every rank's change since. A collective."""
         now = self._read()

@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import tensorflow as tf
+
+from fdt.data import source
 from fdt.errors import NeedsReplica
+from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows
-from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched
+from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, test_states
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
@@ -85,6 +89,24 @@ class Probe:
         if notes and exact and not allow_inexact:
             raise _needs_replica(notes[0])
         return replace(found, notes=found.notes + notes, summed=self._aggregates.summed)
+
+    def check_test_step(self, reading: Reading, whole: Any) -> None:
+        """Compare the test step of slices with that of a whole batch of validation data.
+
+        Raises:
+            NeedsReplica: Slices and the whole differ.
+        """
+        comm, batch = self._terms.comm, few_rows(whole, self._trial.row_cost, self._terms.comm.size)
+        terms, alone = replace(self._terms, reading=reading), None
+        with Untouched(self._trainable, moved=False) as state:
+            if comm.rank == 0:
+                total = tf.cast(source.rows(batch), tf.int64)
+                solo = replace(terms, comm=SoloComm(), averaged={}, sent_bytes={})
+                alone = test_states(self._trainable, solo, batch, tf.stack([total, total]))
+                state.restart()
+            sliced = test_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
+        if agreed(comm, 0.0 if alone is None else relative(sliced, alone)) > max(self._tolerance, COARSE):
+            raise _needs_replica("the losses and metrics of validation do not add up over slices of a batch")
 
     def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult:
         held = () if self._terms.own_step else self._trainable.optimizer

@@ -15,6 +15,7 @@ from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica
 from fdt.job import State, is_on
 from fdt.keras import attribute
+from fdt.keras.script_code import runs_script_code
 from fdt.keras.variables import tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
@@ -40,12 +41,12 @@ class Probing:
         self._local = options.get("batch_norm", "sync") == "local" and bool(self._layers)
         self._allow = self._local or is_on(options, "allow_inexact")
         self._synchronised = synchronised and not self._local
-        self._own = {name: getattr(trainable.model, name) for name in ("train_step", "reset_metrics")}
+        self._own = {name: getattr(trainable.model, name) for name in ("train_step", "test_step", "reset_metrics")}
         self._probe: Probe | None = None
         self.asked: set[str] = set()
         self._written, self._writes, self._said = False, 0, [""]
 
-    def first(self, source: Any, terms: StepTerms) -> list[str]:
+    def first(self, source: Any, terms: StepTerms, validation: Any = None) -> list[str]:
         """Probe, and set `terms.reading`. Returns lines for the user. Raises NeedsReplica. A collective."""
         self._terms, self._spec = terms, source.element_spec
         try:
@@ -56,6 +57,10 @@ class Probing:
             own = replace(terms, compression=None, sent_bytes={})
             self._probe = Probe(self._trainable, own, whole)
             said = self._read(self._probe, whole) + self._look(self._probe)
+            scripts = runs_script_code(self._trainable.model)
+            if validation is not None and scripts and self._synchronised and not self._allow:
+                with contextlib.suppress(IndexError):  # no data: Keras raises its own error
+                    self._probe.check_test_step(terms.reading, validation.first_batch())
         self.asked = {name.split(".")[1] for name in own.sent_bytes}
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}

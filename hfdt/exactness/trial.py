@@ -12,8 +12,8 @@ import tensorflow as tf
 from fdt.compat.tensorflow import context
 from fdt.data import source
 from fdt.keras import unique
-from fdt.keras.variables import tensor_variable
-from fdt.typing import Tensor, Variable
+from fdt.keras.variables import call_converted, tensor_variable
+from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
@@ -23,6 +23,7 @@ from hfdt.exactness.gradient_pass import GradientPass, any_rows, is_numeric
 from hfdt.exactness.metrics import MetricTotals, metric_objects
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
+from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
@@ -76,7 +77,7 @@ class StepTrial:
     runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
 
     `by_script`: the script made an operation of the traced step. `counts`: the step reads whole numbers from variables,
-    such as the number of updates.
+    such as the number of updates. `written`: the lines that assign variables, by the variable's id.
 
     `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 
@@ -93,7 +94,7 @@ class StepTrial:
         self.gradient_pass = GradientPass(trainable, watched)
         self.row_cost = math.inf
         self._still = self.by_script = False
-        self._written: dict[int, Variable] = {}
+        self.written: dict[int, str] = {}
         self._log_names: list[str] = []
         self.counts: list[Any] = []
         self.tolerance = self._trace(batch)
@@ -170,16 +171,19 @@ class StepTrial:
         means = [StepGroup(found.context).mean([_sketch(g) for g in each.gradient]) for each in found.deferred]
         gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
         assigned_state.flush(found.context)
-        self._written.update(found.context.written)
+        self.written.update(found.context.written)
         logs = {} if terms.own_step and not self.by_script else found.numbers
         self._sizes, self._log_names = (len(gradients), len(found.watched)), list(logs)
         return [*gradients, *found.watched, *logs.values()]
 
     @property
-    def held(self) -> list[Any]:
-        """The variables that the step assigns, besides metrics, random generators and what optimizers update."""
+    def held(self) -> list[tuple[Any, str]]:
+        """The variables that the step assigns, besides metrics and random generators, with the assigning line.
+
+        Gradients' updates do not count.
+        """
         candidates = [*_others(self._trainable), *self._trainable.trainable, *self._trainable.optimizer]
-        return [v for v in candidates if id(tensor_variable(v)) in self._written]
+        return [(v, line) for v in candidates if (line := self.written.get(id(tensor_variable(v)))) is not None]
 
     def _state(self, comm: Comm) -> list[Tensor]:
         """Return the values of `held` in float64.
@@ -188,8 +192,9 @@ class StepTrial:
         every rank has that value, and another one if ranks have different values. A collective.
         """
         weight = 2 * (comm.rank + 1) / (comm.size * (comm.size + 1))
-        values = [tf.cast(tensor_variable(v), tf.float64) for v in self.held]
-        own = [i for i, v in enumerate(self.held) if id(tensor_variable(v)) not in self.terms.averaged]
+        variables = [tensor_variable(v) for v, _ in self.held]
+        values = [tf.cast(tf.identity(v), tf.float64) for v in variables]
+        own = [i for i, v in enumerate(variables) if id(v) not in self.terms.averaged]
         added = comm.sum([weight * values[i] for i in own], "hfdt.state") if own else []
         for i, value in zip(own, added, strict=True):
             values[i] = value
@@ -204,6 +209,18 @@ class StepTrial:
         objects = metric_objects(self._trainable.model)
         pairs = {name: (objects[i].result(), local[name]) for name, i in terms.log_sources.metrics.items() if local}
         return dict(zip(local, map(tuple, added), strict=True)), pairs
+
+
+def test_states(trainable: Any, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
+    """Run Keras's test step on a local batch; return the metrics' states over all ranks. A collective."""
+    trainable.model.reset_metrics()
+    totals = MetricTotals(terms.comm, trainable.metrics)
+    totals.started()
+    with steps.entered(StepContext(terms, share)):
+        call_converted(trainable.flavor.name, trainable.model.test_step, batch)
+    if int(share[0]) == 0:
+        totals.load(totals._start)
+    return totals.total()
 
 
 def _leaves(batch: Any) -> list[Any]:

@@ -143,7 +143,7 @@ class StepContext:
         self._calls = 0
         self.deferred = deferred
         self.touched: dict[int, Variable] = {}  # averaged variables assigned since the last `take_touched`, by id
-        self.written: dict[int, Variable] = {}  # all variables that were assigned, by id
+        self.written: dict[int, str] = {}  # where variables are assigned, by id, in a step whose updates are deferred
 
     def go_on_behind(self, before: "StepContext", sent_bytes: Mapping[str, int]) -> None:
         """Continue a step whose first part was traced apart, in the context `before`, and sends `sent_bytes`."""

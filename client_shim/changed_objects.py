@@ -1,0 +1,63 @@
+"""Objects of the script that a training step reads and a callback may change: workers have copies of them.
+
+Variables are sent to workers whenever they change. Other objects are not: a number, a dict or a list that the model's
+code refers to. Keras reads them as it traces the first step, or in each step where the model runs eagerly.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from client_shim.call import FitCall
+from client_shim.capture.program import digest_of
+from fdt.errors import NeedsReplica
+from fdt.keras.script_code import of_library, runs_script_code
+
+_REMEDY = "`--capture replica` runs the script on every rank"
+
+
+def refuse_in_eager_steps(call: FitCall, *, trained: bool) -> None:
+    """Refuse a model that runs eagerly, with code and callbacks of the script.
+
+    Args:
+        call: The call of `fit`.
+        trained: An earlier `fit` has trained.
+
+    Raises:
+        NeedsReplica: Callbacks may change what each step reads.
+    """
+    own = _of_script(call.callbacks)
+    if call.model.run_eagerly and own and runs_script_code(call.model):
+        _refuse(f"the model runs eagerly, so each step reads objects that the callback {own[0]} may change", trained)
+
+
+def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
+    """Refuse objects that callbacks have changed since the program was captured.
+
+    Args:
+        call: The call of `fit`.
+        digest: The digest of the program that was sent to workers.
+        trained: An earlier `fit` has trained.
+
+    Raises:
+        NeedsReplica: The model would have another digest now.
+    """
+    own = _of_script(call.callbacks)
+    if own and digest_of(call.flavor, call.model) != digest:
+        _refuse(f"the callback {own[0]} changed an object that the training step reads, before the first", trained)
+
+
+def _refuse(reason: str, trained: bool) -> None:
+    raise NeedsReplica(f"{reason}, and workers have copies of it; {_REMEDY}", reason, trained=trained)
+
+
+def _of_script(callbacks: Iterable[Any]) -> list[str]:
+    """Return those of `callbacks` that run code of the script, as "Anneal (train.py:12)"."""
+    kinds = [type(callback) for callback in callbacks]
+    return [_place(cls) for cls in kinds if not of_library(cls) or cls.__name__ == "LambdaCallback"]
+
+
+def _place(cls: type) -> str:
+    code = next((method.__code__ for method in vars(cls).values() if hasattr(method, "__code__")), None)
+    own = code is not None and not of_library(cls)
+    return f"{cls.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})" if own and code else cls.__name__

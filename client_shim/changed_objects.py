@@ -5,13 +5,12 @@ code refers to. Keras reads them as it traces the first step, or in each step wh
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
 from fdt.errors import NeedsReplica
-from fdt.keras.script_code import of_library, runs_script_code
+from fdt.keras.script_code import described, of_library, script_parts
 
 _REMEDY = "`--capture replica` runs the script on every rank"
 
@@ -27,7 +26,7 @@ def refuse_in_eager_steps(call: FitCall, *, trained: bool) -> None:
         NeedsReplica: Callbacks may change what each step reads.
     """
     own = _of_script(call.callbacks)
-    if call.model.run_eagerly and own and runs_script_code(call.model):
+    if call.model.run_eagerly and own and script_parts(call.model):
         _refuse(f"the model runs eagerly, so each step reads objects that the callback {own[0]} may change", trained)
 
 
@@ -53,11 +52,5 @@ def _refuse(reason: str, trained: bool) -> None:
 
 def _of_script(callbacks: Iterable[Any]) -> list[str]:
     """Return those of `callbacks` that run code of the script, as "Anneal (train.py:12)"."""
-    kinds = [type(callback) for callback in callbacks]
-    return [_place(cls) for cls in kinds if not of_library(cls) or cls.__name__ == "LambdaCallback"]
-
-
-def _place(cls: type) -> str:
-    code = next((method.__code__ for method in vars(cls).values() if hasattr(method, "__code__")), None)
-    own = code is not None and not of_library(cls)
-    return f"{cls.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})" if own and code else cls.__name__
+    own = [c for c in callbacks if not of_library(c) or type(c).__name__ == "LambdaCallback"]
+    return [type(c).__name__ if of_library(c) else described(c) for c in own]

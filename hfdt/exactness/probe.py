@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from fdt.data import source
 from fdt.errors import NeedsReplica
+from fdt.keras.script_code import script_parts
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
@@ -106,7 +107,8 @@ class Probe:
                 state.restart()
             sliced = test_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
         if agreed(comm, 0.0 if alone is None else relative(sliced, alone)) > max(self._tolerance, COARSE):
-            raise _needs_replica("the losses and metrics of validation do not add up over slices of a batch")
+            parts = ", ".join(script_parts(self._trainable.model)[:3])
+            raise _needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
 
     def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult:
         held = () if self._terms.own_step else self._trainable.optimizer

@@ -15,7 +15,7 @@ from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica
 from fdt.job import State, is_on
 from fdt.keras import attribute
-from fdt.keras.script_code import runs_script_code
+from fdt.keras.script_code import script_parts
 from fdt.keras.variables import tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
@@ -57,7 +57,7 @@ class Probing:
             own = replace(terms, compression=None, sent_bytes={})
             self._probe = Probe(self._trainable, own, whole)
             said = self._read(self._probe, whole) + self._look(self._probe)
-            scripts = runs_script_code(self._trainable.model)
+            scripts = script_parts(self._trainable.model)
             if validation is not None and scripts and self._synchronised and not self._allow:
                 with contextlib.suppress(IndexError):  # no data: Keras raises its own error
                     self._probe.check_test_step(terms.reading, validation.first_batch())

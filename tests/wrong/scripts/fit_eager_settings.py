@@ -17,7 +17,7 @@ class Configured(keras.Model):
             loss = tf.reduce_mean((y - self(x, training=True)) ** 2) * settings["scale"]
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
-        return {"loss": loss}
+        return {"error": loss}
 
 
 class Scale(keras.callbacks.Callback):
@@ -30,5 +30,5 @@ inputs = keras.Input((6,))
 model = Configured(inputs, keras.layers.Dense(1)(inputs))
 model.compile(optimizer=keras.optimizers.SGD(0.05), run_eagerly=True)
 history = model.fit(x, y, batch_size=12, epochs=3, shuffle=False, verbose=0, callbacks=[Scale()])
-print("loss", [f"{v:.12g}" for v in history.history["loss"]])
+print("error", [f"{v:.12g}" for v in history.history["error"]])
 print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

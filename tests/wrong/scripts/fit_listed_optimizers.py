@@ -19,7 +19,7 @@ class Listed(keras.Model):
         gradients = tape.gradient(loss, self.trainable_variables)
         self.both[0].apply(gradients[:half], self.trainable_variables[:half])
         self.both[1].apply(gradients[half:], self.trainable_variables[half:])
-        return {"loss": loss}
+        return {"error": loss}
 
 
 inputs = keras.Input((6,))
@@ -27,5 +27,5 @@ model = Listed(inputs, keras.layers.Dense(1)(keras.layers.Dense(8, activation="t
 model.both = [keras.optimizers.SGD(0.05), keras.optimizers.Adam(0.01)]
 model.compile()
 history = model.fit(x, y, batch_size=12, epochs=3, shuffle=False, verbose=0)
-print("loss", [f"{v:.12g}" for v in history.history["loss"]])
+print("error", [f"{v:.12g}" for v in history.history["error"]])
 print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

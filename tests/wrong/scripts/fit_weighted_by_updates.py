@@ -19,12 +19,12 @@ class Growing(keras.Model):
             loss = tf.reduce_mean((y - predicted) ** 2) + 1e-3 * term
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
-        return {"loss": loss}
+        return {"error": loss}
 
 
 inputs = keras.Input((6,))
 model = Growing(inputs, keras.layers.Dense(1)(inputs))
 model.compile(optimizer=keras.optimizers.SGD(0.01))
 history = model.fit(x, y, batch_size=12, epochs=3, shuffle=False, verbose=0)
-print("loss", [f"{v:.12g}" for v in history.history["loss"]])
+print("error", [f"{v:.12g}" for v in history.history["error"]])
 print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
@@ -49,10 +50,15 @@ def flush(step: StepContext) -> None:
 
 
 def write(variables: list[Variable], values: list[Tensor]) -> None:
-    """Assign `values`, without a record of these assignments."""
+    """Assign the averages `values`, without a record of these assignments.
+
+    A whole number stays one: a weighted average of equal counts is rounded, and a script may compare it with a number.
+    """
     with steps.entered(None):
         for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+            whole = tf.round(value)
+            close = tf.abs(value - whole) <= 4 * np.finfo(value.dtype.as_numpy_dtype).eps * tf.abs(whole)
+            variable.assign(tf.where(close, whole, value))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from typing import Any
 
 from client_shim.call import FitCall, Original
 from client_shim.capture.data import Captured
+from client_shim.capture.program import capture_program
+from client_shim.changed_objects import refuse_changed, refuse_in_eager_steps
 from client_shim.job import capture_call, make_job, seed_of
 from client_shim.remote import EngineChannel, Remote
 from client_shim.resume.checkpointing import FitCheckpoints
@@ -64,16 +66,18 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             call.flavor.build(call.model, without_nothing(captured.spec))
         if not call.model.trainable_variables:
             return call.local()
-        trainable = Trainable(call.flavor, call.model)
+        program, trainable = capture_program(call.flavor, call.model, run.blobs)
+        refs += [program.config, program.objects]
         seed = seed_of(run)
         run.count_fit()
+        refuse_in_eager_steps(call, trained=run.fits > 1)
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             return fit_checkpoints.replay()
         job = make_job(
-            run, call, captured, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
+            run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
         )
-        refs += [job.program.config, job.program.objects, job.state.model, job.state.optimizer]
+        refs += [job.state.model, job.state.optimizer]
         if run.instead is not None:
             return run.instead(run, call, captured, trainable, job)
         return _train(run, call, captured, trainable, job, fit_checkpoints)
@@ -134,7 +138,12 @@ def _converse(
     fit_checkpoints: FitCheckpoints | None,
     talk: EngineChannel,
 ) -> Any:
-    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption)
+
+    def check_program() -> None:
+        with _unreplaced(call.model):
+            refuse_changed(call, job.program.digest, trained=run.fits > 1)
+
+    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check_program)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
         ready = _started(remote, feeder, trained=run.fits > 1 or fit_checkpoints is not None)

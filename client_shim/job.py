@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from client_shim.call import FitCall
 from client_shim.callbacks import watches_tests
 from client_shim.capture.data import Captured, capture_data
-from client_shim.capture.program import capture_program
 from client_shim.state import ScriptRun
-from fdt.job import FeedData, FitArguments, JobSpec, State
+from fdt.job import FeedData, FitArguments, JobSpec, Program, State
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
@@ -19,8 +18,10 @@ if TYPE_CHECKING:
 def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     """Put the data of `call` where workers can read them."""
     given: Mapping[str, Any] = {name: call.arguments[name] for name in _DATA if name in call.arguments}
-    own_evaluate = type(call.model).evaluate is call.flavor.keras.Model.evaluate
-    remotely = run.engine == "hfdt" and own_evaluate and not watches_tests(call.callbacks)
+    kind, library = type(call.model), call.flavor.keras.Model
+    methods = ("evaluate", "test_step", "compute_metrics")
+    of_keras = all(getattr(kind, name) is getattr(library, name) for name in methods)
+    remotely = run.engine == "hfdt" and of_keras and not watches_tests(call.callbacks)
     whole_batches = run.engine == "nfdt" or run.settings.options.get("batch") == "per-worker"
     may_divide = run.client.hello.workers > 1 or "elastic" in run.settings.options
     divide = may_divide and not whole_batches
@@ -54,17 +55,19 @@ def make_job(
     run: ScriptRun,
     call: FitCall,
     captured: Captured,
+    program: Program,
     trainable: Trainable,
     seed: int,
     fit_checkpoints: "FitCheckpoints | None" = None,
 ) -> JobSpec:
-    """Return the job of `call`, with its model and state put where workers can read them.
+    """Return the job of `call`, with its state put where workers can read it.
 
     Args:
         run: The run of the script.
         call: The call of `fit`.
         captured: The captured data of the call.
-        trainable: The variables of the call's model.
+        program: The captured model of the call.
+        trainable: The variables of the call's model, and those that its code refers to.
         seed: The job's seed; see `seed_of`.
         fit_checkpoints: The checkpoints of this `fit`, which may set the first epoch.
     """
@@ -73,7 +76,7 @@ def make_job(
     suspendable = fit_checkpoints is not None or "elastic" in run.settings.options
     return JobSpec(
         id=secrets.token_hex(8),
-        program=capture_program(call.flavor, call.model, blobs),
+        program=program,
         state=State(blobs.put_arrays(trainable.model_arrays()), blobs.put_arrays(trainable.optimizer_arrays())),
         data=captured.train,
         validation=captured.validation,

@@ -1,12 +1,11 @@
 """Client side of a job: the commands that Keras's loop sends to the engine and the events that answer them."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from client_shim.callbacks import ModelAttributes
 from client_shim.preemption import Preemption
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
@@ -72,6 +71,7 @@ class Remote:
         reporters: Reporters,
         fit_checkpoints: "FitCheckpoints | None" = None,
         preemption: Preemption | None = None,
+        check_program: Callable[[], None] = lambda: None,
     ) -> None:
         self._fit_checkpoints = fit_checkpoints
         self._preemption = preemption or Preemption()
@@ -83,7 +83,8 @@ class Remote:
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
         self._extra: dict[str, float] = {}
-        self._attributes = ModelAttributes(trainable.model)
+        self._metrics: list[Array] = []  # as the workers have them in this epoch
+        self._check_program: Callable[[], None] | None = check_program
 
     # -- the job ------------------------------------------------------------------------------------------------------
     def start(self, feeder: BatchFeeder | None = None) -> pb.Ready:
@@ -113,6 +114,7 @@ class Remote:
     def epoch_begins(self, epoch: int) -> None:
         """Reset the state of the epoch and report its beginning."""
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
+        self._metrics = self._trainable.metric_arrays()
         self._reporters.epoch_begin(epoch)
 
     def step_done(self) -> None:
@@ -140,7 +142,10 @@ class Remote:
         self._preemption.check()
         begin = self._fit_checkpoints.begin(self._epoch, self._blobs) if self._fit_checkpoints is not None else None
         self._running = True
-        self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed(), begin=begin))
+        changed = self._changed()
+        if begin is not None:
+            changed.ClearField("metrics")  # of the epoch's start, where none is resumed
+        self._send(epoch=pb.Epoch(epoch=self._epoch, changed=changed, begin=begin))
         return self._end_epoch()
 
     def train_steps(self, count: int) -> dict[str, float]:
@@ -212,15 +217,18 @@ class Remote:
 
     def _load_metrics(self, ref: Any) -> None:
         if ref.id:
-            self._trainable.write_metrics(self._blobs.get_arrays(ref))
+            self._metrics = self._blobs.get_arrays(ref)
+            self._trainable.write_metrics(self._metrics)
             self._blobs.drop(ref)
 
     def _changed(self) -> job_pb2.State:
         """Return the groups that callbacks wrote to since the last load.
 
-        Raises CaptureError if a callback changed a plain attribute that a training step reads.
+        Raises NeedsReplica if a callback changed an object that the first step reads.
         """
-        self._attributes.check()
+        if self._check_program is not None:
+            self._check_program()
+            self._check_program = None  # Keras reads objects once, as it traces the first step
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
         if not _same(model, self._model):
@@ -229,6 +237,10 @@ class Remote:
         if not _same(optimizer, self._optimizer):
             self._optimizer = optimizer
             changed.optimizer.CopyFrom(self._blobs.put_arrays(optimizer))
+        metrics = self._trainable.metric_arrays()
+        if not _same(metrics, self._metrics):
+            self._metrics = metrics
+            changed.metrics.CopyFrom(self._blobs.put_arrays(metrics))
         return changed
 
     # -- messages -----------------------------------------------------------------------------------------------------

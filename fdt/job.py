@@ -35,6 +35,7 @@ class State:
 
     model: BlobRef = field(default_factory=BlobRef)
     optimizer: BlobRef = field(default_factory=BlobRef)
+    metrics: BlobRef = field(default_factory=BlobRef)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A rebuilt program: the model that a worker or a server trains, with its variables."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +17,12 @@ class Trainable:
     """A built, compiled model and its variables by group. Every process that builds the program has the same order.
 
     `State.model` is `trainable` followed by `non_trainable`; `seeds` (states of random generators) is a part of the
-    latter.
+    latter, and so are `script_variables`, which the model's code refers to without owning them.
     """
 
     flavor: Flavor
     model: Any
+    script_variables: Sequence[Any] = ()
     trainable: list[Any] = field(init=False)
     non_trainable: list[Any] = field(init=False)
     seeds: list[Any] = field(init=False)
@@ -29,7 +31,7 @@ class Trainable:
 
     def __post_init__(self) -> None:
         self.trainable = self.flavor.trainable(self.model)
-        self.non_trainable = self.flavor.non_trainable(self.model)
+        self.non_trainable = [*self.flavor.non_trainable(self.model), *self.script_variables]
         self.seeds = self.flavor.seeds(self.model)
         self.optimizer = self.flavor.optimizer(self.model)
         self.metrics = self.flavor.metrics(self.model)
@@ -75,7 +77,7 @@ def build(program: Program, blobs: Blobs) -> Trainable:
     config = json.loads(bytes(blobs.get(program.config)))
     flavor = named(program.flavor)
     flavor.apply_settings(config["settings"])
-    trainable = Trainable(flavor, flavor.loads(blobs.get(program.objects)))
+    trainable = Trainable(flavor, *flavor.loads(blobs.get(program.objects)))
     _check(config["layout"], trainable)
     return trainable
 

@@ -181,6 +181,7 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     """
     from client_shim import command as fits
     from client_shim.replica import command as replicas
+    from client_shim.replica.detection import starting_over
 
     checked(given)
     if given["verify"] is not None and given["workers"] != 1:
@@ -205,7 +206,8 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     if detach.due(request):
         os.environ.update(environment)  # restores FDT_TOKEN, which the detached command needs too
     early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
-    return fits.run(request, script_args, settings, engine, early=early)
+    with starting_over(NAME, given):
+        return fits.run(request, script_args, settings, engine, early=early)
 
 
 @main.command("verify", cls=ScriptCommand)

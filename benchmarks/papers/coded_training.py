@@ -174,7 +174,7 @@ class Simulated:
         flavor.build(model, data.spec)
         given = Trainable(flavor, model)
         state = State(blobs.put_arrays(given.model_arrays()), blobs.put_arrays(given.optimizer_arrays()))
-        program = capture_program(flavor, model, blobs)
+        program, _ = capture_program(flavor, model, blobs)
         options = {"rule": "asgd", "overlap": "off"}
         fit = FitArguments(batch_size=run.batch, epochs=1000, shuffle=True)
         spec = JobSpec(id="job", program=program, state=state, data=data.train, fit=fit, seed=run.seed, options=options)

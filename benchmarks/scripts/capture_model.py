@@ -49,7 +49,7 @@ def main(name: str, folder: Path) -> dict[str, Any]:
     model.compile("adam", "mse", metrics=["mae"])
     flavor = flavor_of(model)
     flavor.build(model, (tf.TensorSpec([None, *model.input_shape[1:]]), tf.TensorSpec([None, 10])))
-    captured, program = timed(capture_program, flavor, model, blobs)
+    captured, (program, _) = timed(capture_program, flavor, model, blobs)
     gc.freeze()  # as in a worker (fdt/environment.py)
     rebuilt, there = timed(build, program, blobs)
 

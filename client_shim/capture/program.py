@@ -21,7 +21,7 @@ from fdt.keras import Flavor
 from fdt.trainable import Trainable
 
 
-def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> Program:
+def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> tuple[Program, Trainable]:
     """Put the built and compiled `model` where workers find it.
 
     Two calls give the same digest if only training has changed the model in between.
@@ -32,16 +32,30 @@ def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> Program:
         blobs: The shared memory of the client and the engine.
 
     Returns:
-        The program, with its digest and the references of its blobs.
+        The program, with its digest and the references of its blobs, and the model with its variables.
 
     Raises:
         CaptureError: An object cannot be pickled; the message names it.
     """
-    config = json.dumps({"settings": flavor.settings(), "layout": Trainable(flavor, model).layout()}).encode()
+    trainable, config, objects = _written(flavor, model)
+    program = Program(flavor.name, _digest(config, objects), blobs.put(config), blobs.put(objects))
+    return program, trainable
+
+
+def digest_of(flavor: Flavor, model: Any) -> str:
+    """Return the digest that a program of `model` would have now."""
+    return _digest(*_written(flavor, model)[1:])
+
+
+def _written(flavor: Flavor, model: Any) -> tuple[Trainable, bytes, bytes]:
     with local_modules_by_value():
-        objects = flavor.dumps(model)
-    digest = hashlib.sha256(config + objects).hexdigest()
-    return Program(flavor.name, digest, blobs.put(config), blobs.put(objects))
+        objects, script_variables = flavor.dumps(model)
+    trainable = Trainable(flavor, model, script_variables)
+    return trainable, json.dumps({"settings": flavor.settings(), "layout": trainable.layout()}).encode(), objects
+
+
+def _digest(config: bytes, objects: bytes) -> str:
+    return hashlib.sha256(config + objects).hexdigest()
 
 
 @contextlib.contextmanager

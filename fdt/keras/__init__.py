@@ -81,12 +81,19 @@ class Flavor(Protocol):
         """Create the missing variables as the first training step would. `spec`: (x, y, weights) of TensorSpecs."""
         ...
 
-    def dumps(self, model: Model) -> bytes:
-        """Pickle the built, compiled model by value, without the values of its variables. Raises CaptureError."""
+    def dumps(self, model: Model) -> tuple[bytes, list[Variable]]:
+        """Pickle the built, compiled model by value, without the values of its variables.
+
+        Returns:
+            The pickles, and the script variables: those that the model's code refers to and no list above has.
+
+        Raises:
+            CaptureError: An attribute cannot be pickled.
+        """
         ...
 
-    def loads(self, data: bytes | memoryview) -> Model:
-        """Return the model that `dumps` pickled."""
+    def loads(self, data: bytes | memoryview) -> tuple[Model, list[Variable]]:
+        """Return the model that `dumps` pickled, and its script variables."""
         ...
 
     def settings(self) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function")  # created again by the first step
 _BOUND = ("build", "quantize")  # created by Layer.__new__
-_OF_LAYERS = (*_BOUND, "history", "_eval_epoch_iterator", "stop_evaluating", "stop_predicting")  # left by fit, evaluate
+_OF_FIT = ("history", "_eval_epoch_iterator", "stop_training", "stop_evaluating", "stop_predicting")
+_OF_LAYERS = (*_BOUND, *_OF_FIT)
 _CACHES = ("_exclude_from_weight_decay_cache",)
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
 
@@ -87,7 +88,7 @@ class Keras3:
             trace_unbuilt(model, spec, (model._compile_metrics, model._compile_loss))
         self._traced.add(model)
 
-    def dumps(self, model: Model) -> bytes:
+    def dumps(self, model: Model) -> tuple[bytes, list[Variable]]:
         pickled_variables = [
             *self.trainable(model),
             *self.non_trainable(model),
@@ -96,9 +97,15 @@ class Keras3:
         ]
         for part in (model._compile_metrics, model._compile_loss, model._loss_tracker):
             pickled_variables += getattr(part, "variables", [])  # also those that an overridden `metrics` omits
-        return pickling.dumps(model, (_reduce_variable, _reduce_object), frozenset(map(id, pickled_variables)))
+        owners = {id(v._value): v for v in pickled_variables if isinstance(v, keras.Variable)}
 
-    def loads(self, data: bytes | memoryview) -> Model:
+        def reduce_value(obj: Any, _: pickling.ModelPickler) -> Any:
+            return (getattr, (owners[id(obj)], "_value")) if id(obj) in owners else NotImplemented
+
+        reduces = (reduce_value, _reduce_variable, _reduce_object)
+        return pickling.dumps(model, reduces, frozenset(map(id, pickled_variables)))
+
+    def loads(self, data: bytes | memoryview) -> tuple[Model, list[Variable]]:
         return pickling.loads(data)
 
     def settings(self) -> dict[str, Any]:
@@ -160,6 +167,8 @@ def _variable(cls: type, arguments: dict[str, Any], unique_id: str, value: Any) 
 def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
     if isinstance(obj, DynamicBackend):
         return DynamicBackend, (obj._backend,)
+    if isinstance(obj, keras.random.SeedGenerator):
+        pickler.keep_value(obj.state)
     if isinstance(obj, tracking.Tracker):
         config = {name: (pickler.shared(belongs), store) for name, (belongs, store) in obj.config.items()}
         return pickling.by_state(obj, {**vars(obj), "config": config}, _set_tracker)

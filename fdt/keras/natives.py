@@ -29,6 +29,10 @@ class ValueLookup(Protocol):
         """Return the initial value of a placeholder of `variable`: an array, or Zeros."""
         ...
 
+    def keep_value(self, variable: Any) -> None:
+        """Write `variable` with its value."""
+        ...
+
 
 class Zeros:
     """Zeros that are unpickled as one tensor. Variables that start from one object share its memory until assigned."""
@@ -49,6 +53,9 @@ def reduce_native(obj: Any, pickler: ValueLookup) -> Any:
     """Return the reduction of a TensorFlow object; NotImplemented when it needs none."""
     if isinstance(obj, tf.Variable):
         return reduce_variable(obj, pickler)
+    if isinstance(obj, tf.random.Generator):
+        pickler.keep_value(obj.state)
+        return NotImplemented
     if isinstance(obj, polymorphic_function.Function):
         options = (obj._autograph, obj._jit_compile, obj._reduce_retracing)
         return _function, (obj._python_function, obj.input_signature, *options)

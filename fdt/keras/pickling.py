@@ -49,12 +49,19 @@ class Later(NamedTuple):
 
 
 class ModelPickler(cloudpickle.Pickler):
-    """Pickles a model. `pickled_variables`: ids of the variables whose values are in the job's state instead."""
+    """Pickles a model. `pickled_variables`: ids of the variables whose values are in the job's state instead.
+
+    Attributes:
+        script_variables: Numeric variables that the model's code refers to without owning them, in the order found.
+            Their values are in the job's state, too.
+    """
 
     def __init__(self, file: io.BytesIO, reduces: Sequence[Reduce], pickled_variables: frozenset[int]) -> None:
         super().__init__(file, protocol=5)
         self._reduces = (*reduces, _reduce_plain, natives.reduce_native)
         self._pickled_variables = pickled_variables
+        self.script_variables: list[Any] = []
+        self._constants: set[int] = set()  # ids of the variables that are written with their values
         self._records: deque[natives.PickleRecord] = deque()
         self._functions: dict[int, Any] = {}  # by the id of their code object
         self._strings: dict[str, str] = {}
@@ -63,18 +70,26 @@ class ModelPickler(cloudpickle.Pickler):
         self._sources: dict[str, list[str]] = {}  # of functions of notebooks, by the name of their cell
 
     def dump_records(self, obj: Any) -> None:
-        """Pickle `obj`, the attributes of each object that was found, one pickle each, None, and sources."""
+        """Pickle `obj`, each found object's attributes, one pickle each, None, sources, and script variables."""
         self.dump(obj)
         while self._records:
             self.record = self._records.popleft()
             self.dump((self.record.obj, self.record.state, self.record.finish))
         self.dump(None)
         self.dump(self._sources)
+        self.dump(self.script_variables)
+
+    def keep_value(self, variable: Any) -> None:
+        """Write `variable`, which no group of the state has, with its value: the state of a random generator."""
+        self._constants.add(id(variable))
 
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """Return the initial value of a placeholder of `variable`: zeros when the job's state has its value."""
         if id(variable) not in self._pickled_variables:
-            return np.asarray(variable)
+            value = np.asarray(variable)
+            if id(variable) in self._constants or value.dtype.kind not in "biufc":
+                return value
+            self.script_variables.append(variable)
         return self._zeros.setdefault((shape, dtype), natives.Zeros(shape, dtype))
 
     def persistent_id(self, obj: Any) -> Any:
@@ -121,10 +136,30 @@ def _code_of_file(make: Callable[..., types.CodeType], arguments: tuple[Any, ...
     return make(*arguments).replace(co_filename=file)
 
 
-def dumps(obj: Any, reduces: Sequence[Reduce], pickled_variables: frozenset[int] = frozenset()) -> bytes:
-    """Pickle `obj`. Raises CaptureError that names the attribute that cannot be pickled."""
+def dumps(
+    obj: Any,
+    reduces: Sequence[Reduce],
+    pickled_variables: frozenset[int] = frozenset(),
+    constants: Sequence[Any] = (),
+) -> tuple[bytes, list[Any]]:
+    """Pickle `obj`.
+
+    Args:
+        obj: A model.
+        reduces: Reductions of one flavor of Keras.
+        pickled_variables: Ids of the variables of the model's groups, whose values are in the job's state.
+        constants: Variables that are written with their values.
+
+    Returns:
+        The pickles, and the script variables.
+
+    Raises:
+        CaptureError: An attribute, which it names, cannot be pickled.
+    """
     out = io.BytesIO()
     pickler = ModelPickler(out, reduces, pickled_variables)
+    for variable in constants:
+        pickler.keep_value(variable)
     try:
         pickler.dump_records(obj)
     except CaptureError:
@@ -133,11 +168,11 @@ def dumps(obj: Any, reduces: Sequence[Reduce], pickled_variables: frozenset[int]
         raise CaptureError(
             _refusal(obj, pickler, error, lambda: _Probe(io.BytesIO(), reduces, pickled_variables))
         ) from error
-    return out.getvalue()
+    return out.getvalue(), pickler.script_variables
 
 
-def loads(data: bytes | memoryview) -> Any:
-    """Undo `dumps`."""
+def loads(data: bytes | memoryview) -> tuple[Any, list[Any]]:
+    """Return the object that `dumps` pickled, and its script variables."""
     unpickler = _Unpickler(io.BytesIO(data))
     with _collecting() as calls:
         obj = unpickler.load()
@@ -146,9 +181,10 @@ def loads(data: bytes | memoryview) -> Any:
             finish(target, state)
         for file, lines in unpickler.load().items():  # where AutoGraph and tracebacks look for a function's source
             linecache.cache[file] = sum(map(len, lines)), None, lines, file
+        script_variables = unpickler.load()
         for call in calls:
             call()
-    return obj
+    return obj, script_variables
 
 
 class _Unpickler(pickle.Unpickler):

@@ -22,7 +22,7 @@ from fdt.keras.variables import Traced, trace_step, trace_unbuilt
 from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function")
-_DROPPED = ("history", "_eval_data_handler", "_obj_reference_counts_dict")
+_DROPPED = ("history", "stop_training", "_eval_data_handler", "_obj_reference_counts_dict")
 _LAST = ("_saved_model_inputs_spec", "_saved_model_arg_spec", "_call_result")  # of the last call, including its trace
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 _OF_OP_LAYERS = ("call", "function", "symbol", "_call_spec")
@@ -96,7 +96,7 @@ class TfKeras:
         trace_unbuilt(model, spec, (model.compiled_metrics, model.compiled_loss))
         self._traced.add(model)
 
-    def dumps(self, model: Model) -> bytes:
+    def dumps(self, model: Model) -> tuple[bytes, list[Variable]]:
         pickled_variables = [
             *self.trainable(model),
             *self.non_trainable(model),
@@ -106,9 +106,10 @@ class TfKeras:
         for part in (model.compiled_loss, model.compiled_metrics):
             pickled_variables += [v for metric in (part.metrics if part is not None else ()) for v in metric.variables]
         inner = [v._variable for v in pickled_variables if isinstance(v, autocast_variable.AutoCastVariable)]
-        return pickling.dumps(model, (_reduce_object,), frozenset(map(id, [*pickled_variables, *inner])))
+        ids = frozenset(map(id, [*pickled_variables, *inner]))
+        return pickling.dumps(model, (_reduce_object,), ids, [model._steps_per_execution])
 
-    def loads(self, data: bytes | memoryview) -> Model:
+    def loads(self, data: bytes | memoryview) -> tuple[Model, list[Variable]]:
         return pickling.loads(data)
 
     def settings(self) -> dict[str, Any]:

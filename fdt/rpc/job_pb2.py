@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from fdt.rpc import tensor_pb2 as fdt_dot_rpc_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x66\x64t/rpc/job.proto\x12\x07\x66\x64t.rpc\x1a\x14\x66\x64t/rpc/tensor.proto\"n\n\x07Program\x12\x0e\n\x06\x66lavor\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12 \n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12!\n\x07objects\x18\x04 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\"M\n\x05State\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12#\n\toptimizer\x18\x02 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\"N\n\tArrayData\x12 \n\x06\x61rrays\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x11\n\tstructure\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\"\xaa\x01\n\tGraphData\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12#\n\tconstants\x18\x02 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x1e\n\x04spec\x18\x03 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x13\n\x0b\x63\x61rdinality\x18\x04 \x01(\x03\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x0c\x64ivided_rows\x18\x06 \x01(\x04\"G\n\x08\x46\x65\x65\x64\x44\x61ta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x01(\x03\x12\x1e\n\x04spec\x18\x03 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\"|\n\x04\x44\x61ta\x12$\n\x06\x61rrays\x18\x01 \x01(\x0b\x32\x12.fdt.rpc.ArrayDataH\x00\x12#\n\x05graph\x18\x02 \x01(\x0b\x32\x12.fdt.rpc.GraphDataH\x00\x12!\n\x04\x66\x65\x65\x64\x18\x03 \x01(\x0b\x32\x11.fdt.rpc.FeedDataH\x00\x42\x06\n\x04kind\"\x82\x03\n\x0c\x46itArguments\x12\x12\n\nbatch_size\x18\x01 \x01(\r\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\x15\n\rinitial_epoch\x18\x03 \x01(\r\x12\x0f\n\x07shuffle\x18\x04 \x01(\x08\x12\x17\n\x0fsteps_per_epoch\x18\x05 \x01(\r\x12<\n\x0c\x63lass_weight\x18\x06 \x03(\x0b\x32&.fdt.rpc.FitArguments.ClassWeightEntry\x12\x1d\n\x15validation_batch_size\x18\x07 \x01(\r\x12\x18\n\x10validation_steps\x18\x08 \x01(\r\x12\x35\n\x0b\x62\x61tch_hooks\x18\t \x01(\x0e\x32 .fdt.rpc.FitArguments.BatchHooks\x1a\x32\n\x10\x43lassWeightEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"+\n\nBatchHooks\x12\x08\n\x04NONE\x10\x00\x12\x08\n\x04LOGS\x10\x01\x12\t\n\x05STATE\x10\x02\"\xa9\x02\n\x07JobSpec\x12\n\n\x02id\x18\x01 \x01(\t\x12!\n\x07program\x18\x02 \x01(\x0b\x32\x10.fdt.rpc.Program\x12\x1d\n\x05state\x18\x03 \x01(\x0b\x32\x0e.fdt.rpc.State\x12\x1b\n\x04\x64\x61ta\x18\x04 \x01(\x0b\x32\r.fdt.rpc.Data\x12!\n\nvalidation\x18\x05 \x01(\x0b\x32\r.fdt.rpc.Data\x12\"\n\x03\x66it\x18\x06 \x01(\x0b\x32\x15.fdt.rpc.FitArguments\x12\x0c\n\x04seed\x18\x07 \x01(\x04\x12.\n\x07options\x18\x08 \x03(\x0b\x32\x1d.fdt.rpc.JobSpec.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x66\x64t/rpc/job.proto\x12\x07\x66\x64t.rpc\x1a\x14\x66\x64t/rpc/tensor.proto\"n\n\x07Program\x12\x0e\n\x06\x66lavor\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12 \n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12!\n\x07objects\x18\x04 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\"p\n\x05State\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12#\n\toptimizer\x18\x02 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12!\n\x07metrics\x18\x03 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\"N\n\tArrayData\x12 \n\x06\x61rrays\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x11\n\tstructure\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\"\xaa\x01\n\tGraphData\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12#\n\tconstants\x18\x02 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x1e\n\x04spec\x18\x03 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x13\n\x0b\x63\x61rdinality\x18\x04 \x01(\x03\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x0c\x64ivided_rows\x18\x06 \x01(\x04\"G\n\x08\x46\x65\x65\x64\x44\x61ta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x01(\x03\x12\x1e\n\x04spec\x18\x03 \x01(\x0b\x32\x10.fdt.rpc.BlobRef\"|\n\x04\x44\x61ta\x12$\n\x06\x61rrays\x18\x01 \x01(\x0b\x32\x12.fdt.rpc.ArrayDataH\x00\x12#\n\x05graph\x18\x02 \x01(\x0b\x32\x12.fdt.rpc.GraphDataH\x00\x12!\n\x04\x66\x65\x65\x64\x18\x03 \x01(\x0b\x32\x11.fdt.rpc.FeedDataH\x00\x42\x06\n\x04kind\"\x82\x03\n\x0c\x46itArguments\x12\x12\n\nbatch_size\x18\x01 \x01(\r\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\x15\n\rinitial_epoch\x18\x03 \x01(\r\x12\x0f\n\x07shuffle\x18\x04 \x01(\x08\x12\x17\n\x0fsteps_per_epoch\x18\x05 \x01(\r\x12<\n\x0c\x63lass_weight\x18\x06 \x03(\x0b\x32&.fdt.rpc.FitArguments.ClassWeightEntry\x12\x1d\n\x15validation_batch_size\x18\x07 \x01(\r\x12\x18\n\x10validation_steps\x18\x08 \x01(\r\x12\x35\n\x0b\x62\x61tch_hooks\x18\t \x01(\x0e\x32 .fdt.rpc.FitArguments.BatchHooks\x1a\x32\n\x10\x43lassWeightEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"+\n\nBatchHooks\x12\x08\n\x04NONE\x10\x00\x12\x08\n\x04LOGS\x10\x01\x12\t\n\x05STATE\x10\x02\"\xa9\x02\n\x07JobSpec\x12\n\n\x02id\x18\x01 \x01(\t\x12!\n\x07program\x18\x02 \x01(\x0b\x32\x10.fdt.rpc.Program\x12\x1d\n\x05state\x18\x03 \x01(\x0b\x32\x0e.fdt.rpc.State\x12\x1b\n\x04\x64\x61ta\x18\x04 \x01(\x0b\x32\r.fdt.rpc.Data\x12!\n\nvalidation\x18\x05 \x01(\x0b\x32\r.fdt.rpc.Data\x12\"\n\x03\x66it\x18\x06 \x01(\x0b\x32\x15.fdt.rpc.FitArguments\x12\x0c\n\x04seed\x18\x07 \x01(\x04\x12.\n\x07options\x18\x08 \x03(\x0b\x32\x1d.fdt.rpc.JobSpec.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,23 +29,23 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PROGRAM']._serialized_start=52
   _globals['_PROGRAM']._serialized_end=162
   _globals['_STATE']._serialized_start=164
-  _globals['_STATE']._serialized_end=241
-  _globals['_ARRAYDATA']._serialized_start=243
-  _globals['_ARRAYDATA']._serialized_end=321
-  _globals['_GRAPHDATA']._serialized_start=324
-  _globals['_GRAPHDATA']._serialized_end=494
-  _globals['_FEEDDATA']._serialized_start=496
-  _globals['_FEEDDATA']._serialized_end=567
-  _globals['_DATA']._serialized_start=569
-  _globals['_DATA']._serialized_end=693
-  _globals['_FITARGUMENTS']._serialized_start=696
-  _globals['_FITARGUMENTS']._serialized_end=1082
-  _globals['_FITARGUMENTS_CLASSWEIGHTENTRY']._serialized_start=987
-  _globals['_FITARGUMENTS_CLASSWEIGHTENTRY']._serialized_end=1037
-  _globals['_FITARGUMENTS_BATCHHOOKS']._serialized_start=1039
-  _globals['_FITARGUMENTS_BATCHHOOKS']._serialized_end=1082
-  _globals['_JOBSPEC']._serialized_start=1085
-  _globals['_JOBSPEC']._serialized_end=1382
-  _globals['_JOBSPEC_OPTIONSENTRY']._serialized_start=1336
-  _globals['_JOBSPEC_OPTIONSENTRY']._serialized_end=1382
+  _globals['_STATE']._serialized_end=276
+  _globals['_ARRAYDATA']._serialized_start=278
+  _globals['_ARRAYDATA']._serialized_end=356
+  _globals['_GRAPHDATA']._serialized_start=359
+  _globals['_GRAPHDATA']._serialized_end=529
+  _globals['_FEEDDATA']._serialized_start=531
+  _globals['_FEEDDATA']._serialized_end=602
+  _globals['_DATA']._serialized_start=604
+  _globals['_DATA']._serialized_end=728
+  _globals['_FITARGUMENTS']._serialized_start=731
+  _globals['_FITARGUMENTS']._serialized_end=1117
+  _globals['_FITARGUMENTS_CLASSWEIGHTENTRY']._serialized_start=1022
+  _globals['_FITARGUMENTS_CLASSWEIGHTENTRY']._serialized_end=1072
+  _globals['_FITARGUMENTS_BATCHHOOKS']._serialized_start=1074
+  _globals['_FITARGUMENTS_BATCHHOOKS']._serialized_end=1117
+  _globals['_JOBSPEC']._serialized_start=1120
+  _globals['_JOBSPEC']._serialized_end=1417
+  _globals['_JOBSPEC_OPTIONSENTRY']._serialized_start=1371
+  _globals['_JOBSPEC_OPTIONSENTRY']._serialized_end=1417
 # @@protoc_insertion_point(module_scope)

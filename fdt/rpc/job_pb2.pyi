@@ -20,12 +20,14 @@ class Program(_message.Message):
     def __init__(self, flavor: _Optional[str] = ..., digest: _Optional[str] = ..., config: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., objects: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("model", "optimizer")
+    __slots__ = ("model", "optimizer", "metrics")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     model: _tensor_pb2.BlobRef
     optimizer: _tensor_pb2.BlobRef
-    def __init__(self, model: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., optimizer: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    metrics: _tensor_pb2.BlobRef
+    def __init__(self, model: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., optimizer: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class ArrayData(_message.Message):
     __slots__ = ("arrays", "structure", "rows")

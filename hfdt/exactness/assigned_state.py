@@ -6,10 +6,13 @@ the gradients, in the same exchange.
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from client_shim.replica.steps import where
 from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
@@ -21,10 +24,9 @@ _WRITERS = (
     "assign",
     "assign_add",
     "assign_sub",
-    "scatter_add",
-    "scatter_sub",
-    "scatter_update",
     "batch_scatter_update",
+    *(f"scatter_{what}" for what in ("add", "sub", "update", "max", "min", "mul", "div")),
+    *(f"scatter_nd_{what}" for what in ("add", "sub", "update", "max", "min")),
 )
 
 
@@ -48,10 +50,15 @@ def flush(step: StepContext) -> None:
 
 
 def write(variables: list[Variable], values: list[Tensor]) -> None:
-    """Assign `values`, without a record of these assignments."""
+    """Assign the averages `values`, without a record of these assignments.
+
+    A whole number stays one: a weighted average of equal counts is rounded, and a script may compare it with a number.
+    """
     with steps.entered(None):
         for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+            whole = tf.round(value)
+            close = tf.abs(value - whole) <= 4 * np.finfo(value.dtype.as_numpy_dtype).eps * tf.abs(whole)
+            variable.assign(tf.where(close, whole, value))
 
 
 @contextlib.contextmanager
@@ -68,4 +75,6 @@ def _noting(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     step = steps.current()
     if step is not None and id(self) in step.terms.averaged:
         step.touched.setdefault(id(self), self)
+    if step is not None and step.deferred is not None and id(self) not in step.written:
+        step.written[id(self)] = Path(where()).name
     return original(self, *args, **kwargs)

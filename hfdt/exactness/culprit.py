@@ -53,7 +53,7 @@ def _judged(
     pairs = list(zip(parts, sliced.seen, alone.seen, strict=True))
     for part, ours, theirs in pairs:
         if part.kind == "output" and _agreed(comm, _differs(ours, theirs[: len(ours)], tolerance)):
-            layer = f"layer {part.owner.name!r}{_of(type(part.owner), 'call')}"
+            layer = f"layer {part.owner.name!r}{place_of(type(part.owner), 'call')}"
             return f"{layer} must compute each row without the batch's other rows, but {_DIFFERENT}"
     share = _share(batch, comm)
     for part, ours, theirs in pairs:
@@ -82,7 +82,7 @@ def _of_the_step(trainable: Any, terms: StepTerms) -> str:
     model = trainable.model
     loss = getattr(model, "loss", None)
     what = f"the loss {named(loss)}" if terms.own_step else f"{type(model).__name__}.train_step"
-    place = "" if terms.own_step else _of(type(model), "train_step")
+    place = "" if terms.own_step else place_of(type(model), "train_step")
     return f"{what}{place} must be a mean or a sum over samples, but {_DIFFERENT}"
 
 
@@ -93,10 +93,11 @@ def named(loss: Any) -> str:
     function = getattr(loss, "fn", loss)
     if inspect.isfunction(function):
         return f"{function.__name__}{_place(function)}"
-    return f"{type(loss).__name__}{_of(type(loss), 'call')}"
+    return f"{type(loss).__name__}{place_of(type(loss), 'call')}"
 
 
-def _of(cls: type, method: str) -> str:
+def place_of(cls: type, method: str) -> str:
+    """Return the file and line of a script's method, as " (train.py:3)"; "" for a method of Keras."""
     return _place(getattr(cls, method, None))
 
 
@@ -156,7 +157,7 @@ class _Watched:
 
         def add(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
             for tensor in tf.nest.flatten(args[:1]):
-                see("add_loss", layer, f"layer {layer.name!r}{_of(type(layer), 'call')}", tf.reduce_sum(tensor))
+                see("add_loss", layer, f"layer {layer.name!r}{place_of(type(layer), 'call')}", tf.reduce_sum(tensor))
             return original(layer, *args, **kwargs)
 
         patches = [

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable
@@ -22,15 +23,21 @@ Watched = Callable[[Any], contextlib.AbstractContextManager[list[Tensor]]]
 
 @dataclass
 class PassResult:
-    """The results of a pass: its context, the optimizer steps that it did not apply, and the logs of Keras's own step.
+    """The results of a pass.
 
-    `watched`: the tensors that the step was asked for.
+    Attributes:
+        context: The step's context.
+        deferred: The optimizer steps that the pass did not apply.
+        logs: The logs of Keras's own step.
+        watched: The tensors that the step was asked for.
+        numbers: The logs of any step that are one number.
     """
 
     context: StepContext
     deferred: list[Deferred]
     logs: Any
     watched: list[Tensor]
+    numbers: dict[str, Tensor]
 
 
 class GradientPass:
@@ -42,6 +49,7 @@ class GradientPass:
 
     Attributes:
         traced: The traced function, of any number of rows; None before `trace`.
+        other_logs: Names of the step's results that are not one number.
     """
 
     def __init__(self, trainable: Any, watched: Watched | None = None) -> None:
@@ -51,6 +59,7 @@ class GradientPass:
         self._sent: dict[str, int] = {}
         self._of_trace: PassResult
         self.traced: Any = None
+        self.other_logs: list[str] = []
 
     def run(self, terms: StepTerms, batch: Any, share: Tensor) -> PassResult:
         """Run the pass eagerly, or into the graph that is traced."""
@@ -61,14 +70,19 @@ class GradientPass:
             stack.enter_context(deferred_updates(self._trainable, context))
             watching = stack.enter_context(self._watched(batch))
             logs = call_converted(self._trainable.flavor.name, self._train_step, batch)
-        return PassResult(context, deferred, logs if terms.own_step else (), watching)
+        return PassResult(context, deferred, logs if terms.own_step else (), watching, self._numbers(logs))
+
+    def _numbers(self, logs: Any) -> dict[str, Tensor]:
+        found = logs if isinstance(logs, dict) else {}
+        self.other_logs = [name for name, value in found.items() if not is_number(value)]
+        return {name: tf.convert_to_tensor(value) for name, value in found.items() if is_number(value)}
 
     def trace(self, terms: StepTerms, batch: Any) -> None:
         """Trace the pass for batches that differ from `batch` in their number of rows only."""
 
         def traced(batch: Any, share: Tensor) -> Any:
             self._of_trace = found = self.run(terms, batch, share)
-            return [each.gradient for each in found.deferred], found.logs, found.watched
+            return [each.gradient for each in found.deferred], found.logs, found.watched, found.numbers
 
         self._spec = tf.nest.map_structure(any_rows, batch)
         function = tf.function(traced, autograph=False)
@@ -79,9 +93,9 @@ class GradientPass:
         """Call the traced function as the first part of `step`, in the graph that is traced."""
         traced = self._of_trace
         step.go_on_behind(traced.context, self._sent)
-        gradients, logs, watched = self.traced(batch, share)
+        gradients, logs, watched, numbers = self.traced(batch, share)
         pairs = zip(traced.deferred, gradients, strict=True)
-        return PassResult(step, [replace(each, gradient=found) for each, found in pairs], logs, watched)
+        return PassResult(step, [replace(each, gradient=found) for each, found in pairs], logs, watched, numbers)
 
     def trains(self, batch: Any) -> bool:
         """Return whether training may run the traced function, and Keras's update behind it, on such a batch.
@@ -120,6 +134,18 @@ def deferred_updates(trainable: Any, step: StepContext) -> Iterator[None]:
             stack.enter_context(flavor.replace_apply(optimizer, exchange.apply))
         stack.enter_context(steps.entered(step))
         yield
+
+
+def is_numeric(dtype: Any) -> bool:
+    """Return whether a TensorFlow type is one of real numbers or flags."""
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a log is one number."""
+    if tf.is_tensor(value):
+        return len(value.shape) == 0 and is_numeric(tf.as_dtype(value.dtype))
+    return isinstance(value, (int, float, np.number, np.bool_))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Sums, counts and confusion matrices are additive, so the result is that of a sin
 """
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from fdt.patches import Patch, patched
 from fdt.typing import Array, Tensor, Variable
 from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext
+
+# Files between the caller of a metric's method and `_update_mean`.
+_OF_METRICS = (__file__, "/fdt/patches.py", "/tensorflow/", "/src/metrics/", "/src/utils/", "/src/ops/")
 
 
 @contextlib.contextmanager
@@ -30,18 +34,28 @@ def installed(flavor: str) -> Iterator[None]:
 def _update_mean(original: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Update a Mean with a scalar. Without a weight it counts 1; here each rank's counts by its share, 1 in total.
 
-    Keras 3 passes the static batch size to its per-output loss trackers: an int, or None where it is unknown, as with
-    arrays. A local batch may have one where the global batch has none, so it is ignored.
+    A weight that is one Python number is the global batch's. Keras 3 passes the static batch size to its per-output
+    loss trackers: an int, or None where it is unknown, as with arrays. A local batch may have one where the global
+    batch has none, so it is ignored.
     """
     step = steps.current()
-    if step is None or not (sample_weight is None or isinstance(sample_weight, int)):
+    if step is None or not (sample_weight is None or isinstance(sample_weight, (int, float))):
         return original(self, values, sample_weight)
     values = tf.convert_to_tensor(values)
     if values.shape.rank != 0:
         return original(self, values, sample_weight)
     dtype = values.dtype if values.dtype.is_floating else tf.float32
     value = step.over_share(tf.cast(values, dtype) * step.weight(dtype))
-    return original(self, value, step.share(dtype))
+    weight = 1 if sample_weight is None or _called_by_keras() else sample_weight
+    return original(self, value, step.share(dtype) * weight)
+
+
+def _called_by_keras() -> bool:
+    """Return whether Keras's own code calls the metric whose method runs."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _OF_METRICS):
+        frame = frame.f_back
+    return any(part in frame.f_code.co_filename for part in ("/keras/src/", "/tf_keras/src/"))
 
 
 class HeldMetrics:
@@ -83,6 +97,10 @@ class MetricTotals:
         finally:
             self._before = []
 
+    def replace(self, values: Sequence[Array]) -> None:
+        """Let `values` be the state over all ranks: that of rank 0, while the others begin as after a reset."""
+        self.load([tf.constant(v) for v in values] if self._comm.rank == 0 else self._start)
+
     def total(self) -> list[Tensor]:
         """Return the state at the last reset plus every rank's change since. A collective."""
         now = self._read()
@@ -116,6 +134,11 @@ class MetricTotals:
 
     def _read(self) -> list[Tensor]:
         return [tf.identity(v) for v in self._variables]
+
+
+def metric_objects(model: Any) -> list[Any]:
+    """Return the metrics of a model, those within Keras's containers one by one."""
+    return [each for metric in getattr(model, "metrics", []) for each in getattr(metric, "metrics", None) or [metric]]
 
 
 def arrays(values: list[Tensor]) -> list[Array]:

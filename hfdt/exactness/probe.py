@@ -4,26 +4,28 @@ It runs again when state has changed. Rank 0 computes the gradient of some rows 
 compute their slices and exchange gradients as in training. Both are computed in float64 (float64.py): there a model's
 rounding errors are below 1e-12, and a larger difference is not rounding. No update is applied and all state is
 restored. Results that do not add up are tried as sums; if that fails too, the cause is named.
+
+The same two runs leave metrics' states, assigned variables and the numbers of a script's own step; aggregates.py
+compares them. A step that reads counters is compared again as of a later step.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from fdt.data import source
 from fdt.errors import NeedsReplica
-from fdt.report import quantity
-from fdt.typing import Tensor
-from hfdt.collectives import Comm
+from fdt.keras.script_code import script_parts
+from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
+from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows
-from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, forward_variables
-from hfdt.worker.step_context import Reading, StepTerms
+from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, test_states
+from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
-# For metrics and moving statistics: rounding may change a count, while a state that does not add up is far off.
-STATE_TOLERANCE = 0.05
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
 NOT_FINITE = "the loss was not checked: the first batch's gradients are not finite"
 REMEDY = "`--capture replica` divides every step exactly, `--allow-inexact` trains nevertheless"
@@ -33,13 +35,15 @@ REMEDY = "`--capture replica` divides every step exactly, `--allow-inexact` trai
 class ProbeResult:
     """The result of a probe.
 
-    `difference`: of the gradients, relative; NaN where unknown. `finite`: the gradients were finite.
+    `difference`: of the gradients, relative; NaN where unknown. `finite`: the gradients were finite. `summed`: names of
+    the step's numbers that are sums over samples.
     """
 
     reading: Reading
     difference: float
     notes: list[str]
     finite: bool = True
+    summed: frozenset[str] = frozenset()
 
 
 class Probe:
@@ -54,15 +58,62 @@ class Probe:
         self.gradient_pass = self._trial.gradient_pass
         self._batch = few_rows(whole, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
+        self._aggregates = Aggregates(trainable, self._tolerance)
 
-    def run(self, *, allow_inexact: bool) -> ProbeResult:
-        """Raise NeedsReplica where slices and the whole differ, no reading corrects it and `allow_inexact` is False."""
+    def note_log_sources(self, sources: LogSources) -> None:
+        """Record what the step's numbers are computed from."""
+        self._terms.note_log_sources(sources)
+        self._trial.terms.note_log_sources(sources)
+
+    def run(self, *, allow_inexact: bool, exact: bool = True) -> ProbeResult:
+        """Compare slices with the whole.
+
+        Args:
+            allow_inexact: Return a difference as a note.
+            exact: The algorithm gives one machine's numbers; otherwise only gradients have to add up.
+
+        Raises:
+            NeedsReplica: Slices and the whole differ, and no reading of the losses corrects it.
+        """
+        self._aggregates.restart(self._terms.log_sources)
         for moved in (True, False):
-            with Untouched(self._trainable, moved=moved) as state:
-                found = self._found(state, allow_inexact)
+            found = self._at(moved, (), allow_inexact)
             if found.finite:
-                return found
-        return replace(found, notes=[NOT_FINITE])
+                break
+        else:
+            return replace(found, notes=[NOT_FINITE])
+        if self._trial.counts:
+            later = self._at(moved, self._trial.counts, allow_inexact)
+            if later.reading is not found.reading:
+                raise _needs_replica("the loss is a mean over samples at one step and a sum at another")
+        notes = self._aggregates.faults(self._trial.gradient_pass.other_logs)
+        if notes and exact and not allow_inexact:
+            raise _needs_replica(notes[0])
+        return replace(found, notes=found.notes + notes, summed=self._aggregates.summed)
+
+    def check_test_step(self, reading: Reading, whole: Any) -> None:
+        """Compare the test step of slices with that of a whole batch of validation data.
+
+        Raises:
+            NeedsReplica: Slices and the whole differ.
+        """
+        comm, batch = self._terms.comm, few_rows(whole, self._trial.row_cost, self._terms.comm.size)
+        terms, alone = replace(self._terms, reading=reading), None
+        with Untouched(self._trainable, moved=False) as state:
+            if comm.rank == 0:
+                total = tf.cast(source.rows(batch), tf.int64)
+                solo = replace(terms, comm=SoloComm(), averaged={}, sent_bytes={})
+                alone = test_states(self._trainable, solo, batch, tf.stack([total, total]))
+                state.restart()
+            sliced = test_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
+        if agreed(comm, 0.0 if alone is None else relative(sliced, alone)) > max(self._tolerance, COARSE):
+            parts = ", ".join(script_parts(self._trainable.model)[:3])
+            raise _needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
+
+    def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult:
+        held = () if self._terms.own_step else self._trainable.optimizer
+        with Untouched(self._trainable, moved=moved, held=held, later=later) as state:
+            return self._found(state, allow_inexact)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
         alone = self._alone(state)
@@ -85,7 +136,7 @@ class Probe:
         message = self._named(state, self._difference(self._sliced(state, self._trial), alone))
         if allow_inexact:
             return ProbeResult(Reading.MEAN, math.nan, [message])
-        raise NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
+        raise _needs_replica(message)
 
     def _compare(self, state: Untouched, trial: StepTrial, alone: Result | None) -> ProbeResult | None:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
@@ -93,8 +144,8 @@ class Probe:
         difference = self._difference(sliced, alone)
         if not _fine(difference, self._tolerance):
             return None
-        notes = self._notes(sliced, alone) if alone is not None else []
-        return ProbeResult(trial.terms.reading, difference, notes, finite=not math.isnan(difference))
+        self._aggregates.compare(self._terms.comm, trial.held, sliced, alone)
+        return ProbeResult(trial.terms.reading, difference, [], finite=not math.isnan(difference))
 
     def _other_readings(self) -> list[Reading]:
         readings = [Reading.MEAN]
@@ -122,59 +173,11 @@ class Probe:
         mine = 0.0 if one is None or other is None else relative(one.gradients, other.gradients)
         return agreed(self._terms.comm, mine)
 
-    def _notes(self, sliced: Result, alone: Result) -> list[str]:
-        return self._metric_notes(sliced, alone) + self._forward_notes(sliced, alone)
 
-    def _metric_notes(self, sliced: Result, alone: Result) -> list[str]:
-        names = self._metric_names()
-        bad = {
-            name
-            for name, a, b in zip(names, sliced.metrics, alone.metrics, strict=True)
-            if not name.startswith("loss") and relative([a], [b]) > STATE_TOLERANCE
-        }
-        return [
-            f"metric {name!r} has a state that cannot be summed over ranks: its value is approximate"
-            for name in sorted(bad)
-        ]
-
-    def _metric_names(self) -> list[str]:
-        metrics = getattr(self._trainable.model, "metrics", [])
-        owners = {id(v): m.name for metric in metrics for m in _inner(metric) for v in m.variables}
-        return [owners.get(id(v), "") or str(v.name) for v in self._trainable.metrics]
-
-    def _forward_notes(self, sliced: Result, alone: Result) -> list[str]:
-        pairs = zip(forward_variables(self._trainable), sliced.forward, alone.forward, strict=True)
-        bad = [getattr(v, "path", v.name) for v, a, b in pairs if relative([a], [b]) > STATE_TOLERANCE]
-        if not bad:
-            return []
-        return [
-            f"averaged over ranks, not exact: {quantity(len(bad), 'variable')} of the forward pass, such as {bad[0]}"
-        ]
-
-
-def agreed(comm: Comm, number: float) -> float:
-    """Return rank 0's number, so that all ranks decide alike. A collective."""
-    mine = number if comm.rank == 0 else 0.0
-    return float(comm.sum([tf.constant(mine, tf.float64)], "hfdt.probe")[0])
-
-
-def relative(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """Return |ours - theirs| / |theirs| over all tensors together; NaN where numbers are not finite."""
-    difference = sum(float(np.sum(np.square(_wide(a) - _wide(b)))) for a, b in zip(ours, theirs, strict=True))
-    norm = sum(float(np.sum(np.square(_wide(b)))) for b in theirs)
-    if not norm:
-        return 0.0 if difference == 0 else math.inf if math.isfinite(difference) else math.nan
-    return math.sqrt(difference / norm) if math.isfinite(difference + norm) else math.nan
-
-
-def _wide(tensor: Tensor) -> Any:
-    return np.asarray(tf.cast(tensor, tf.float64))
+def _needs_replica(message: str) -> NeedsReplica:
+    return NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
 
 
 def _fine(difference: float, tolerance: float) -> bool:
     """Return whether the difference is tolerable. NaN is: without HFDT the gradients would not be finite either."""
     return math.isnan(difference) or difference <= tolerance
-
-
-def _inner(metric: Any) -> list[Any]:
-    return getattr(metric, "metrics", None) or [metric]

@@ -15,11 +15,13 @@ from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica
 from fdt.job import State, is_on
 from fdt.keras import attribute
+from fdt.keras.script_code import script_parts
 from fdt.keras.variables import tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
+from hfdt.exactness.aggregates import agreed
 from hfdt.exactness.gradient_pass import GradientPass
-from hfdt.exactness.probe import REMEDY, Probe, agreed
+from hfdt.exactness.probe import REMEDY, Probe
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import Reading, StepTerms
 
@@ -39,12 +41,12 @@ class Probing:
         self._local = options.get("batch_norm", "sync") == "local" and bool(self._layers)
         self._allow = self._local or is_on(options, "allow_inexact")
         self._synchronised = synchronised and not self._local
-        self._own = {name: getattr(trainable.model, name) for name in ("train_step", "reset_metrics")}
+        self._own = {name: getattr(trainable.model, name) for name in ("train_step", "test_step", "reset_metrics")}
         self._probe: Probe | None = None
         self.asked: set[str] = set()
         self._written, self._writes, self._said = False, 0, [""]
 
-    def first(self, source: Any, terms: StepTerms) -> list[str]:
+    def first(self, source: Any, terms: StepTerms, validation: Any = None) -> list[str]:
         """Probe, and set `terms.reading`. Returns lines for the user. Raises NeedsReplica. A collective."""
         self._terms, self._spec = terms, source.element_spec
         try:
@@ -55,6 +57,10 @@ class Probing:
             own = replace(terms, compression=None, sent_bytes={})
             self._probe = Probe(self._trainable, own, whole)
             said = self._read(self._probe, whole) + self._look(self._probe)
+            scripts = script_parts(self._trainable.model)
+            if validation is not None and scripts and self._synchronised and not self._allow:
+                with contextlib.suppress(IndexError):  # no data: Keras raises its own error
+                    self._probe.check_test_step(terms.reading, validation.first_batch())
         self.asked = {name.split(".")[1] for name in own.sent_bytes}
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}
@@ -98,7 +104,8 @@ class Probing:
             return self._look(self._probe)
 
     def _look(self, probe: Probe) -> list[str]:
-        found = probe.run(allow_inexact=self._allow)
+        found = probe.run(allow_inexact=self._allow, exact=self._synchronised)
+        self._terms.note_log_sources(replace(self._terms.log_sources, summed=found.summed))
         if found.reading is not self._terms.reading:
             self._terms.change_reading(found.reading)
             self._trainable.model.train_function = self._trainable.model.test_function = None
@@ -109,7 +116,8 @@ class Probing:
     def _read(self, probe: Probe, whole: Any) -> list[str]:
         """Read a step that the script wrote a part of. Raises NeedsReplica where it needs rows of other ranks."""
         found = row_dependence(self._trainable, whole, self._comm.size) if probe.by_script else RowDependence()
-        self._terms.note_plain_logs(found.plain_logs)
+        self._terms.note_log_sources(found.logs)
+        probe.note_log_sources(found.logs)
         if not found.operations or not self._synchronised:
             return []
         message = f"the training step needs all rows of a batch ({found.operations[0]}), of which each rank has a part"

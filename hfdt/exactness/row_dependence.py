@@ -7,7 +7,7 @@ Keras is left out: this package has exact versions of its losses, metrics and Ba
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,9 @@ from fdt.data import source
 from fdt.keras.variables import call_converted, tensor_variable
 from fdt.process_group import ReplicaGroup
 from fdt.typing import Tensor
+from hfdt.exactness.gradient_pass import is_number
+from hfdt.exactness.metrics import metric_objects
+from hfdt.worker.step_context import LogSources
 from replica.exchange import GroupedExchange
 from replica.graph.control_flow import Divider
 from replica.graph.emitted import Argument, Value
@@ -43,11 +46,11 @@ class RowDependence:
 
     Attributes:
         operations: Type and line of each operation that needs them: "RealDiv at train.py:7".
-        plain_logs: Names of the step's results that are computed without the state of a metric.
+        logs: What the numbers that the step returns are computed from.
     """
 
     operations: Sequence[str] = ()
-    plain_logs: frozenset[str] = frozenset()
+    logs: LogSources = LogSources()
 
 
 def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
@@ -79,15 +82,12 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
     placed = [_placement(leaf, rows, ranks) for leaf in leaves]
     placed += [REPLICATE] * (len(graph.inputs) - len(leaves))
     arguments = [_argument(tensor, placement) for tensor, placement in zip(graph.inputs, placed, strict=True)]
-    states = {id(tensor_variable(v).handle) for v in trainable.metrics}
-    captured = {id(inner) for outer, inner in graph.captures if id(outer) in states}
-    of_metrics = {index for index, tensor in enumerate(graph.inputs) if id(tensor) in captured}
-    logs = flat.outputs[len(flat.outputs) - len(names) :]
-    plain = frozenset(name for name, ref in zip(names, logs, strict=True) if not _reaches(flat, ref, of_metrics))
+    outputs = dict(zip(names, flat.outputs[len(flat.outputs) - len(names) :], strict=True))
+    logs = _sources(trainable.model, graph, len(leaves), {name: _reached(flat, ref) for name, ref in outputs.items()})
     group = cast(ReplicaGroup, SimpleNamespace(rank=0, size=ranks))
     search = _Search(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
     search.run()
-    return RowDependence(list(dict.fromkeys(search.found)), plain)
+    return RowDependence(list(dict.fromkeys(search.found)), logs)
 
 
 class _AppliedWithin(Exception):
@@ -114,7 +114,36 @@ def _results(trainable: Any, batch: Any) -> tuple[list[Tensor], dict[str, Tensor
             stack.enter_context(flavor.replace_apply(optimizer, collect))
         logs = call_converted(flavor.name, model.train_step, batch)
     logs = logs if isinstance(logs, dict) else {}
-    return gradients, {name: tf.convert_to_tensor(v) for name, v in logs.items() if tf.is_tensor(v)}
+    return gradients, {name: tf.convert_to_tensor(v) for name, v in logs.items() if is_number(v)}
+
+
+def _sources(model: Any, graph: Any, leaves: int, reached: Mapping[str, set[int]]) -> LogSources:
+    """Return what the logs are computed from.
+
+    Args:
+        model: The model.
+        graph: The traced step. Its first `leaves` inputs are the batch.
+        leaves: The number of tensors of a batch.
+        reached: By log, the indices of the inputs that it is computed from.
+    """
+    inner = {id(outer): id(tensor) for outer, tensor in graph.captures}
+    place = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
+    objects = metric_objects(model)
+    states = [{place.get(inner.get(id(tensor_variable(v).handle), 0), -1) for v in m.variables} - {-1} for m in objects]
+    every = set[int]().union(*states)
+    plain = frozenset(name for name, inputs in reached.items() if not inputs & every)
+    batch = set(range(leaves))
+    one = {
+        name: next((i for i, state in enumerate(states) if inputs & every <= state and not inputs & batch), -1)
+        for name, inputs in reached.items()
+        if name not in plain
+    }
+    return LogSources(
+        plain=plain,
+        fixed=frozenset(name for name in plain if not reached[name] & batch),
+        metrics={name: index for name, index in one.items() if index >= 0},
+        mixed=frozenset(name for name, index in one.items() if index < 0),
+    )
 
 
 def _placement(leaf: Tensor, rows: int, ranks: int) -> Placement:
@@ -127,15 +156,15 @@ def _argument(tensor: Tensor, placement: Placement) -> Argument:
     return Argument(placement, tuple(tensor.shape.as_list()) if known else None, tensor.dtype)
 
 
-def _reaches(flat: Flat, ref: Ref, arguments: Iterable[int]) -> bool:
-    """Return whether an output is computed from one of these arguments."""
-    wanted, seen, stack = set(arguments), set(), [ref[0]]
+def _reached(flat: Flat, ref: Ref) -> set[int]:
+    """Return the indices of the arguments that an output is computed from."""
+    seen, stack = set[int](), [ref[0]]
     while stack:
         number = stack.pop()
         if number not in seen:
             seen.add(number)
             stack += [before for before, _ in flat.nodes[number].inputs]
-    return any(flat.nodes[number].argument in wanted for number in seen)
+    return {argument for number in seen if (argument := flat.nodes[number].argument) is not None}
 
 
 class _Search(Divider):

@@ -11,17 +11,19 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import context
 from fdt.data import source
-from fdt.keras.variables import tensor_variable
+from fdt.keras import unique
+from fdt.keras.variables import call_converted, tensor_variable
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, InFloat64
-from hfdt.exactness.gradient_pass import GradientPass, any_rows
-from hfdt.exactness.metrics import MetricTotals
+from hfdt.exactness.gradient_pass import GradientPass, any_rows, is_numeric
+from hfdt.exactness.metrics import MetricTotals, metric_objects
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
+from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
@@ -30,16 +32,28 @@ from hfdt.worker.step_context import Reading, StepContext, StepTerms
 EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
 _COLUMNS, _PROJECTIONS = 256, 8
 _MOVED = 2**20  # elements of the largest variable that is perturbed
+LATER = 1000  # steps by which a probe of a later step is later
 
 
 @dataclass
 class Result:
-    """The results of one step: gradients (large ones as sketches), metric states (over all ranks), other variables."""
+    """The results of one step.
+
+    Attributes:
+        gradients: The gradients, large ones as sketches.
+        metrics: The metrics' states over all ranks.
+        state: The values of `StepTrial.held`, in which every rank's value counts.
+        logs: The numbers that the step returns by name: (mean over ranks by weight, sum over ranks).
+        results: The local results of the metrics that `LogSources.metrics` names, and the local logs of that name.
+        seen: The tensors that the trial recorded.
+    """
 
     gradients: list[Tensor]
     metrics: list[Tensor]
-    forward: list[Tensor]
-    seen: Sequence[Tensor] = ()  # tensors that the trial recorded
+    state: list[Tensor]
+    logs: dict[str, tuple[float, float]]
+    results: dict[str, tuple[Any, float]]
+    seen: Sequence[Tensor] = ()
 
 
 class Scoped:
@@ -62,7 +76,8 @@ class StepTrial:
     It is traced once, for batches of any size, and computed in float64. It runs eagerly in three cases: a script that
     runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
 
-    `by_script`: the script made an operation of the traced step.
+    `by_script`: the script made an operation of the traced step. `counts`: the step reads whole numbers from variables,
+    such as the number of updates. `written`: the lines that assign variables, by the variable's id.
 
     `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 
@@ -79,6 +94,9 @@ class StepTrial:
         self.gradient_pass = GradientPass(trainable, watched)
         self.row_cost = math.inf
         self._still = self.by_script = False
+        self.written: dict[int, str] = {}
+        self._log_names: list[str] = []
+        self.counts: list[Any] = []
         self.tolerance = self._trace(batch)
 
     def replace_randomness(self) -> None:
@@ -99,6 +117,8 @@ class StepTrial:
         if terms.seen_scalar_loss:
             self.terms.note_scalar_loss()
         graph = self.gradient_pass.traced.graph
+        captured = {id(outer) for outer, _ in graph.captures}
+        self.counts = [v for v in counters(self._trainable) if id(v.handle) in captured]
         self.row_cost, self.by_script = cost_of_a_row(graph), made_by_script(graph)
         function = tf.function(functools.partial(self._gradients, terms), autograph=False)
         spec = tf.nest.map_structure(any_rows, batch)
@@ -135,13 +155,15 @@ class StepTrial:
                 out = self._gradients(terms, batch, share)
             if terms.seen_scalar_loss:
                 self.terms.note_scalar_loss()
+        count, watched = self._sizes
+        logs, results = self._numbers(terms, share, out[count + watched :])
         if int(share[0]) == 0:
             totals.load(totals._start)
-        changed = [tf.identity(tensor_variable(v)) for v in forward_variables(self._trainable)]
-        return Result(out[: self._count], totals.total(), changed, out[self._count :])
+        state = self._state(terms.comm)
+        return Result(out[:count], totals.total(), state, logs, results, out[count : count + watched])
 
     def _gradients(self, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
-        """Run the step; return the sketches of the gradients' means over ranks, then the watched tensors."""
+        """Run the step; return the sketches of the gradients' means over ranks, the watched tensors, and the logs."""
         if tf.executing_eagerly():
             found = self.gradient_pass.run(terms, batch, share)
         else:
@@ -149,8 +171,56 @@ class StepTrial:
         means = [StepGroup(found.context).mean([_sketch(g) for g in each.gradient]) for each in found.deferred]
         gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
         assigned_state.flush(found.context)
-        self._count = len(gradients)
-        return [*gradients, *found.watched]
+        self.written.update(found.context.written)
+        logs = {} if terms.own_step and not self.by_script else found.numbers
+        self._sizes, self._log_names = (len(gradients), len(found.watched)), list(logs)
+        return [*gradients, *found.watched, *logs.values()]
+
+    @property
+    def held(self) -> list[tuple[Any, str]]:
+        """The variables that the step assigns, besides metrics and random generators, with the assigning line.
+
+        Gradients' updates do not count.
+        """
+        candidates = [*_others(self._trainable), *self._trainable.trainable, *self._trainable.optimizer]
+        return [(v, line) for v in candidates if (line := self.written.get(id(tensor_variable(v)))) is not None]
+
+    def _state(self, comm: Comm) -> list[Tensor]:
+        """Return the values of `held` in float64.
+
+        Those that are not averaged are added over ranks, by weights that differ. The sum is one machine's value if
+        every rank has that value, and another one if ranks have different values. A collective.
+        """
+        weight = 2 * (comm.rank + 1) / (comm.size * (comm.size + 1))
+        variables = [tensor_variable(v) for v, _ in self.held]
+        values = [tf.cast(tf.identity(v), tf.float64) for v in variables]
+        own = [i for i, v in enumerate(variables) if id(v) not in self.terms.averaged]
+        added = comm.sum([weight * values[i] for i in own], "hfdt.state") if own else []
+        for i, value in zip(own, added, strict=True):
+            values[i] = value
+        return values
+
+    def _numbers(self, terms: StepTerms, share: Tensor, values: list[Tensor]) -> tuple[Any, Any]:
+        """Return `Result.logs` and `Result.results`. A collective."""
+        local = {name: float(value) for name, value in zip(self._log_names, values, strict=True)}
+        mine, total = (float(n) for n in share)
+        parts = [[value * mine / total if mine else 0.0, value if mine else 0.0] for value in local.values()]
+        added = terms.comm.sum([tf.constant(parts, tf.float64)], "hfdt.logs")[0].numpy().tolist() if parts else []
+        objects = metric_objects(self._trainable.model)
+        pairs = {name: (objects[i].result(), local[name]) for name, i in terms.log_sources.metrics.items() if local}
+        return dict(zip(local, map(tuple, added), strict=True)), pairs
+
+
+def test_states(trainable: Any, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
+    """Run Keras's test step on a local batch; return the metrics' states over all ranks. A collective."""
+    trainable.model.reset_metrics()
+    totals = MetricTotals(terms.comm, trainable.metrics)
+    totals.started()
+    with steps.entered(StepContext(terms, share)):
+        call_converted(trainable.flavor.name, trainable.model.test_step, batch)
+    if int(share[0]) == 0:
+        totals.load(totals._start)
+    return totals.total()
 
 
 def _leaves(batch: Any) -> list[Any]:
@@ -163,25 +233,39 @@ def is_half(model: Any) -> bool:
     return any(str(getattr(layer, "compute_dtype", "")) in ("float16", "bfloat16") for layer in layers)
 
 
-def forward_variables(trainable: Any) -> list[Any]:
+def _others(trainable: Any) -> list[Any]:
     """Return the variables that the forward pass may assign, without the states of random generators."""
     seeds = {id(v) for v in trainable.seeds}
-    return [v for v in trainable.non_trainable if id(v) not in seeds and tensor_variable(v).dtype.is_floating]
+    return [v for v in trainable.non_trainable if id(v) not in seeds and is_numeric(tensor_variable(v).dtype)]
+
+
+def counters(trainable: Any) -> list[Any]:
+    """Return the variables of one whole number: counts of updates and the script's own."""
+    variables = map(tensor_variable, [*_others(trainable), *trainable.optimizer])
+    return [v for v in variables if v.dtype.is_integer and v.shape.rank == 0]
 
 
 class Untouched:
     """A context in which variables and metrics may change, and which restores them at its end.
 
-    `moved`: trainable variables are perturbed, so that a term whose weight starts at zero has an effect.
+    Args:
+        trainable: The model with its variables.
+        moved: Perturb trainable variables, so that a term whose weight starts at zero has an effect.
+        held: Further variables to be restored.
+        later: Counters that start at a later step, as a term may have no effect at first.
     """
 
-    def __init__(self, trainable: Any, *, moved: bool) -> None:
-        groups = (trainable.trainable, trainable.non_trainable, trainable.metrics)
-        self._variables = [tensor_variable(v) for group in groups for v in group]
+    def __init__(self, trainable: Any, *, moved: bool, held: Sequence[Any] = (), later: Sequence[Any] = ()) -> None:
+        groups = (trainable.trainable, trainable.non_trainable, trainable.metrics, held, later)
+        self._variables = unique([tensor_variable(v) for group in groups for v in group])
         self._before = [tf.identity(v) for v in self._variables]
         self._start = list(self._before)
         for i in range(len(trainable.trainable) if moved else 0):
             self._start[i] = _moved(self._before[i])
+        counts = {id(v) for v in later}
+        for i, variable in enumerate(self._variables):
+            if id(variable) in counts:
+                self._start[i] = self._before[i] + tf.cast(min(LATER, variable.dtype.max // 2), variable.dtype)
         self._seeds = {id(tensor_variable(v)) for v in trainable.seeds}
 
     def restart(self) -> None:

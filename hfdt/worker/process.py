@@ -29,6 +29,7 @@ from fdt.service.blame import failure
 from fdt.service.member import Member
 from fdt.tensors import numbers
 from fdt.timeline import SpanRecorder
+from fdt.typing import Array
 from hfdt.worker import progress
 from hfdt.worker.progress import Watch
 from hfdt.worker.suspension import SuspensionVote
@@ -189,7 +190,9 @@ class HfdtWorker:
     # -- training --------------------------------------------------------------------------------------------------
     def _epoch(self, command: EpochCommand) -> None:
         job, epoch, begin = self._job, command.epoch, None
-        self._load(command.changed)
+        metrics = self._load(command.changed)
+        if metrics:
+            begin = progress.Begin(0, 0, metrics if self._comm.rank == 0 else ())
         if command.HasField("begin"):
             self._load(command.begin.state)
             begin = progress.begin_of(command.begin, self._member.blobs, self._comm.rank, self._comm.size)
@@ -258,7 +261,9 @@ class HfdtWorker:
         if command is None or kind not in ("step", "end_epoch"):
             raise UserError(f"a step must be followed by the next step or the epoch's end. Received: {kind}")
         if kind == "step":
-            self._load(command.step.changed)
+            metrics = self._load(command.step.changed)
+            if metrics:
+                self._job.session.sharded.totals.replace(metrics)
             self._probe_again(each=False)
         return bool(kind == "step")
 
@@ -277,8 +282,11 @@ class HfdtWorker:
     def job(self) -> Job:
         return self._job
 
-    def _load(self, changed: job_pb2.State) -> None:
-        self._job.session.load(State(changed.model, changed.optimizer), self._member.blobs)
+    def _load(self, changed: job_pb2.State) -> list[Array]:
+        """Assign what callbacks changed of the model and its optimizer; return what they changed of the metrics."""
+        blobs = self._member.blobs
+        self._job.session.load(State(changed.model, changed.optimizer), blobs)
+        return blobs.get_arrays(changed.metrics) if changed.metrics.id else []
 
     def _probe_again(self, *, each: bool) -> None:
         for note in self._job.session.probing.again(each=each):

@@ -77,7 +77,7 @@ class RankProgram:
             if self.sharded.terms.compression is not None:
                 self.sharded.terms.compression.restart()
             return self.probing.warm(source)
-        return self._attach(source, idle)
+        return self._attach(source, validation, idle)
 
     def _steps_at_once(self) -> int:
         """Return the script's own steps per execution, or a divisor of a round: rounds end between executions."""
@@ -86,12 +86,12 @@ class RankProgram:
         batches = self.rule.batches if isinstance(self.rule, RoundAlgorithm) else 0
         return math.gcd(self._at_once, batches) if batches else self._at_once
 
-    def _attach(self, source: Any, may_idle: bool) -> list[str]:
+    def _attach(self, source: Any, validation: Any, may_idle: bool) -> list[str]:
         (terms, layers, notes), split = self._terms(), False
         if self.comm.size > 1:
             if isinstance(self.rule, StepAlgorithm):
                 self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
-            notes += self.probing.first(source, terms)
+            notes += self.probing.first(source, terms, validation)
             split, more = decide_split(self.trainable.model, self.rule, terms, self.probing.asked)
             notes += more
             if isinstance(self.rule, BlockAlgorithm) and not is_on(self.options, "allow_inexact"):

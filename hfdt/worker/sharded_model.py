@@ -14,14 +14,14 @@ from fdt.keras.variables import call_converted, inner_optimizer
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
-from hfdt.exactness.gradient_pass import GradientPass
-from hfdt.exactness.metrics import HeldMetrics, MetricTotals
+from hfdt.exactness.gradient_pass import GradientPass, is_number
+from hfdt.exactness.metrics import HeldMetrics, MetricTotals, metric_objects
 from hfdt.worker import step_context as steps
 from hfdt.worker.blocks import Blocks
 from hfdt.worker.exchange import GradientExchange, run_split
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.rounds import Rounds
-from hfdt.worker.step_context import ExchangeInCompiled, Reading, StepContext, StepTerms
+from hfdt.worker.step_context import ExchangeInCompiled, StepContext, StepTerms
 
 RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_get_metrics_result"}
 
@@ -176,25 +176,26 @@ class ShardedModel:
         return original(self._whole(logs)) if isinstance(logs, dict) else original(logs)
 
     def _whole(self, logs: dict[str, Any]) -> dict[str, Any]:
-        """Return `logs` over all ranks: metrics from their (loaded) state, plain numbers averaged by weight."""
+        """Return `logs` over all ranks: metrics from their (loaded) state, plain numbers added or averaged."""
         if self.terms.comm.size == 1:
             return logs
-        metric_logs = {k: v for k, v in self.model.get_metrics_result().items() if k not in self.terms.plain_logs}
-        plain = sorted(name for name, value in logs.items() if name not in metric_logs and _is_number(value))
-        whole = {name: metric_logs.get(name, value) for name, value in logs.items()}
+        sources, objects = self.terms.log_sources, metric_objects(self.model)
+        known = {k: v for k, v in self.model.get_metrics_result().items() if k not in sources.plain}
+        known.update((name, objects[index].result()) for name, index in sources.metrics.items() if name in logs)
+        plain = sorted(name for name, value in logs.items() if name not in known and is_number(value))
+        whole = {name: known.get(name, value) for name, value in logs.items()}
         if plain:
-            weighed = [self._weighed(logs[name]) for name in plain]
+            weighed = [self._weighed(logs[name], name in sources.summed) for name in plain]
             whole.update(zip(plain, self.terms.comm.sum(weighed, "hfdt.logs"), strict=True))
         return whole
 
-    def _weighed(self, number: Any) -> Tensor:
-        """Return a number of the last step as this rank's addend to the global one."""
-        value = tf.convert_to_tensor(number)
-        value = value if value.dtype.is_floating else tf.cast(value, tf.float32)
+    def _weighed(self, number: Any, summed: bool) -> Tensor:
+        """Return a number of the last step as this rank's addend to the global one, a sum or a mean over samples."""
+        value = tf.cast(number, tf.float64)
         _, mine, total = tf.unstack(self.counted)
-        if self.terms.reading is Reading.STEP_SUM:
-            return value * tf.cast(mine > 0, value.dtype)
-        return value * tf.cast(mine, value.dtype) / tf.cast(total, value.dtype)
+        if summed:
+            return tf.where(mine > 0, value, tf.zeros_like(value))
+        return tf.math.multiply_no_nan(value, tf.cast(mine, value.dtype) / tf.cast(total, value.dtype))
 
 
 def _nothing(original: Any, *args: Any, **kwargs: Any) -> None:
@@ -203,7 +204,3 @@ def _nothing(original: Any, *args: Any, **kwargs: Any) -> None:
 
 def _set_jit(model: Any, value: bool) -> None:
     model.jit_compile = value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) or (tf.is_tensor(value) and value.shape.rank == 0)

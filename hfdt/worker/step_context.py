@@ -40,6 +40,25 @@ class Reading(Enum):
     STEP_SUM = "sum over samples, all that the script's own train_step differentiates"
 
 
+@dataclass(frozen=True)
+class LogSources:
+    """The sources of the numbers that a script's own train_step returns, by name.
+
+    Attributes:
+        plain: Numbers that are computed without the state of a metric.
+        fixed: Those of `plain` that are computed without the batch.
+        metrics: Numbers that are one metric's result, with its index in `metric_objects`.
+        mixed: Numbers that are computed from metrics' states in another way.
+        summed: Those of `plain` that are sums over samples; the probe finds them. The others are means.
+    """
+
+    plain: frozenset[str] = frozenset()
+    fixed: frozenset[str] = frozenset()
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    mixed: frozenset[str] = frozenset()
+    summed: frozenset[str] = frozenset()
+
+
 class ExchangeInCompiled(Exception):
     """Raised where a forward pass that XLA compiles needs other ranks."""
 
@@ -53,7 +72,7 @@ class StepTerms:
         bucket_bytes: Size at which a bucket of gradients is sent; 0 sends all gradients at once.
         seen_scalar_loss: Tracing has seen a loss function that returns a scalar.
         sent_bytes: Bytes of a step by name of the exchange, as if all were all-reduces; filled in by tracing.
-        plain_logs: Names of the step's results that no metric's state gives (row_dependence.py).
+        log_sources: What the step's numbers are computed from (row_dependence.py, probe.py).
         sparse: Ids of the variables whose gradients are IndexedSlices; filled in by the probe.
         waited: Accumulates the seconds that gradients spent in the exchange; None until training starts.
     """
@@ -66,7 +85,7 @@ class StepTerms:
     bucket_bytes: int = DEFAULT_BUCKET_MB << 20
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
-    plain_logs: frozenset[str] = frozenset()
+    log_sources: LogSources = LogSources()
     sparse: set[int] = field(default_factory=set)
     waited: Variable | None = None
     compression: Any = None  # a hfdt.worker.compression.GradientCompression, where gradients are compressed
@@ -89,9 +108,9 @@ class StepTerms:
         """Read the losses of later traces as `reading`."""
         self.reading = reading
 
-    def note_plain_logs(self, names: frozenset[str]) -> None:
-        """Record the names of the step's results that no metric's state gives."""
-        self.plain_logs = names
+    def note_log_sources(self, sources: LogSources) -> None:
+        """Record what the step's numbers are computed from."""
+        self.log_sources = sources
 
     def note_scalar_loss(self) -> None:
         """Record that a loss function has returned a scalar."""
@@ -123,11 +142,12 @@ class StepContext:
         self._share = _ratio(self.mine, self.total)
         self._calls = 0
         self.deferred = deferred
-        self.touched: dict[int, Variable] = {}  # the variables assigned since the last `take_touched`, by id
+        self.touched: dict[int, Variable] = {}  # averaged variables assigned since the last `take_touched`, by id
+        self.written: dict[int, str] = {}  # where variables are assigned, by id, in a step whose updates are deferred
 
     def go_on_behind(self, before: "StepContext", sent_bytes: Mapping[str, int]) -> None:
         """Continue a step whose first part was traced apart, in the context `before`, and sends `sent_bytes`."""
-        self._calls, self.touched = before._calls, dict(before.touched)
+        self._calls, self.touched, self.written = before._calls, dict(before.touched), dict(before.written)
         self.terms.sent_bytes.update(sent_bytes)
 
     def share(self, dtype: Any) -> Tensor:

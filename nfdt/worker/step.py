@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from fdt.data import source
 from fdt.data.source import leading
-from fdt.errors import CaptureError, UserError
+from fdt.errors import NeedsReplica, UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
@@ -32,6 +32,8 @@ from nfdt.model.shards import Ownership, own, summable_others
 from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of
 from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, assignments
+
+_REMEDY = "`--capture replica` runs the script on every worker"
 
 
 @dataclass(frozen=True)
@@ -167,10 +169,9 @@ class GradientStep:
         with self._trainable.flavor.replace_apply(self._model.optimizer, note), assignments() as assigned:
             logs = self._model.train_step(batch)
         if len(applied) != 1:
-            raise CaptureError(
-                f"a captured train_step must apply gradients once. Received: {len(applied)} times; --capture replica "
-                "supports several optimizers"
-            )
+            reason = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
+            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
+        self._refuse_own_updates(assigned)
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]
         self._found = TracedGradient(present, changed)
@@ -181,6 +182,14 @@ class GradientStep:
             for i in changed:  # a NaN moving mean would stay until another worker's push replaces it
                 others[i].assign(tf.where(finite, others[i], before[i]))
         return gradients, [others[i].read_value() - before[i] for i in changed], logs, finite
+
+    def _refuse_own_updates(self, assigned: set[int]) -> None:
+        """Raise NeedsReplica where the step itself assigned a weight or a variable of the optimizer."""
+        updated = [*self._trainable.trainable, *self._trainable.optimizer]
+        own = [getattr(v, "path", v.name) for v in updated if id(tensor_variable(v)) in assigned]
+        if own:
+            reason = f"train_step assigns {own[0]!r} itself, and only a server updates it"
+            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
 
     def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor]]:
         position = {id(tensor_variable(v)): i for i, v in enumerate(self._trainable.trainable)}

@@ -31,7 +31,7 @@ class Client:
         skeleton, leaves = tensors.flatten((x, y))
         spec = JobSpec(
             id=f"job{self.jobs}",
-            program=capture_program(self.trainable.flavor, model, blobs),
+            program=capture_program(self.trainable.flavor, model, blobs)[0],
             state=State(
                 blobs.put_arrays(self.trainable.model_arrays()), blobs.put_arrays(self.trainable.optimizer_arrays())
             ),

@@ -57,7 +57,7 @@ class Run:
         groups = (self.trainable.model_arrays(), self.trainable.optimizer_arrays())
         spec = JobSpec(
             id=secrets.token_hex(4),
-            program=capture_program(self.trainable.flavor, self.model, blobs),
+            program=capture_program(self.trainable.flavor, self.model, blobs)[0],
             state=State(*(blobs.put_arrays(arrays) for arrays in groups)),
             data=ArrayData(blobs.put_arrays(leaves), skeleton, ROWS),
             fit=FitArguments(batch_size=1, epochs=1000),

@@ -42,7 +42,7 @@ class Cluster:
         self.blobs, self.token, self.events = LocalBlobs(directory), new_token(), []
         self.breaks = 0  # of a follower's stream of the log, to come
         self.trainable = Trainable(named("keras"), model)
-        program = capture_program(self.trainable.flavor, model, self.blobs)
+        program, _ = capture_program(self.trainable.flavor, model, self.blobs)
         state = State(
             self.blobs.put_arrays(self.trainable.model_arrays()),
             self.blobs.put_arrays(self.trainable.optimizer_arrays()),

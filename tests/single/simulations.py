@@ -95,7 +95,7 @@ def simulate(cluster=MIXED, *, rule="asgd", seed=1, source=None, shuffle=True, h
     skeleton, leaves = tensors.flatten(data())
     spec = JobSpec(
         id="job",
-        program=capture_program(given.flavor, given.model, blobs),
+        program=capture_program(given.flavor, given.model, blobs)[0],
         state=State(blobs.put_arrays(given.model_arrays()), blobs.put_arrays(given.optimizer_arrays())),
         data=ArrayData(blobs.put_arrays(leaves), skeleton, ROWS),
         fit=FitArguments(batch_size=BATCH, epochs=9, shuffle=shuffle, batch_hooks=hooks),

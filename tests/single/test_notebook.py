@@ -149,9 +149,9 @@ def test_workers_get_the_source_of_functions_that_no_file_has(written):
     (cell,) = notebook.read(path, path.read_bytes())
     names = {"__name__": "__main__"}
     exec(compile(cell.text, cell.name, "exec"), names)
-    data = pickling.dumps(names["doubled"], ())
+    data, _ = pickling.dumps(names["doubled"], ())
     del linecache.cache[cell.name]
-    function = pickling.loads(data)
+    function, _ = pickling.loads(data)
     assert function(3) == 6
     assert inspect.getsource(function) == "def doubled(x):\n    return 2 * x\n"
 

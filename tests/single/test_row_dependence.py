@@ -106,4 +106,5 @@ def test_a_clip_of_the_gradients_is_found_and_a_plain_log_is_named(keras):
     result = found(keras, "mse", step)
     assert result.operations
     assert all("test_row_dependence.py" in each for each in result.operations)
-    assert result.plain_logs == {"loss"}
+    assert result.logs.plain == {"loss"}
+    assert result.logs.metrics == {"seen": 0}

@@ -18,12 +18,22 @@ TOLERANCE: dict[str, tuple[float, str]] = {
     "printed_by_tensorflow": (1e-6, "NumPy prints arrays with eight digits"),
 }
 # Found to be trained by `fit`, which is sent to workers.
-EXTRACT = {"fit_clipped_by_hand", "fit_ignored_labels", "fit_raised_penalty"}
+EXTRACT = {path.stem for path in SCRIPTS.glob("fit_*.py") if path.stem != "fit_beside_loop"}
 # What is refused before the first update, and words of the message.
 REFUSED = {
     "fit_clipped_by_hand": "needs all rows of a batch",
+    "fit_counted_rows": "assigns variable 'sequential/count/variable' (fit_counted_rows.py:19) a value that depends on",
+    "fit_eager_settings": "the model runs eagerly, so each step reads objects that the callback Scale",
     "fit_ignored_labels": "needs all rows of a batch",
+    "fit_listed_optimizers": "assigns variable 'adam/dense_kernel_velocity'",
+    "fit_metric_of_means": "metric 'loss_of_means' (fit_metric_of_means.py:19) has a state that cannot be summed",
     "fit_raised_penalty": "needs all rows of a batch",
+    "fit_running_sum": "assigns variable 'sequential/total/variable'",
+    "fit_set_before_the_trace": "the callback Double (fit_set_before_the_trace.py:21) changed an object",
+    "fit_sum_in_test": "losses and metrics of validation do not add up over slices of a batch: OnlyInTest",
+    "fit_updates_by_hand": "assigns variable 'dense_1/kernel'",
+    "fit_vector_log": "returns 'columns', which is not one number",
+    "fit_weighted_by_updates": "Growing.train_step",
     "forward_mode": "forward-mode differentiation",
     "session_sum": "a session's gradient must be a mean or a sum",
 }

@@ -1,0 +1,56 @@
+"""Objects of the script that a training step reads and a callback may change: workers have copies of them.
+
+Variables are sent to workers whenever they change. Other objects are not: a number, a dict or a list that the model's
+code refers to. Keras reads them as it traces the first step, or in each step where the model runs eagerly.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from client_shim.call import FitCall
+from client_shim.capture.program import digest_of
+from fdt.errors import NeedsReplica
+from fdt.keras.script_code import described, of_library, script_parts
+
+_REMEDY = "`--capture replica` runs the script on every rank"
+
+
+def refuse_in_eager_steps(call: FitCall, *, trained: bool) -> None:
+    """Refuse a model that runs eagerly, with code and callbacks of the script.
+
+    Args:
+        call: The call of `fit`.
+        trained: An earlier `fit` has trained.
+
+    Raises:
+        NeedsReplica: Callbacks may change what each step reads.
+    """
+    own = _of_script(call.callbacks)
+    if call.model.run_eagerly and own and script_parts(call.model):
+        _refuse(f"the model runs eagerly, so each step reads objects that the callback {own[0]} may change", trained)
+
+
+def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
+    """Refuse objects that callbacks have changed since the program was captured.
+
+    Args:
+        call: The call of `fit`.
+        digest: The digest of the program that was sent to workers.
+        trained: An earlier `fit` has trained.
+
+    Raises:
+        NeedsReplica: The model would have another digest now.
+    """
+    own = _of_script(call.callbacks)
+    if own and digest_of(call.flavor, call.model) != digest:
+        _refuse(f"the callback {own[0]} changed an object that the training step reads, before the first", trained)
+
+
+def _refuse(reason: str, trained: bool) -> None:
+    raise NeedsReplica(f"{reason}, and workers have copies of it; {_REMEDY}", reason, trained=trained)
+
+
+def _of_script(callbacks: Iterable[Any]) -> list[str]:
+    """Return those of `callbacks` that run code of the script, as "Anneal (train.py:12)"."""
+    own = [c for c in callbacks if not of_library(c) or type(c).__name__ == "LambdaCallback"]
+    return [type(c).__name__ if of_library(c) else described(c) for c in own]

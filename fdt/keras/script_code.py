@@ -1,0 +1,29 @@
+"""Detection of the script's own code in a model."""
+
+from pathlib import Path
+from typing import Any
+
+_LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins")
+
+
+def script_parts(model: Any) -> list[str]:
+    """Return the layers, losses and metrics of a compiled model that run code of the script, as "Gate (train.py:7)"."""
+    loss = getattr(model, "loss", None)
+    losses = loss.values() if isinstance(loss, dict) else loss if isinstance(loss, (list, tuple)) else [loss]
+    metrics = [each for metric in model.metrics for each in (metric, *getattr(metric, "metrics", ()))]
+    parts = [getattr(part, "fn", getattr(part, "_fn", part)) for part in (*losses, *metrics)]
+    return [described(part) for part in (*model._flatten_layers(), *parts) if not of_library(part)]
+
+
+def of_library(obj: Any) -> bool:
+    """Return whether Keras, TensorFlow or Python defines a class, a function, or the class of an object."""
+    return str(getattr(obj, "__module__", "builtins")).startswith(_LIBRARIES)
+
+
+def described(obj: Any) -> str:
+    """Return the name of a function, or of an object's class, with the line of its code: "Gate (train.py:7)"."""
+    definition = obj if hasattr(obj, "__code__") else type(obj)
+    methods = [definition] if hasattr(obj, "__code__") else vars(definition).values()
+    code = next((method.__code__ for method in methods if hasattr(method, "__code__")), None)
+    place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None else ""
+    return f"{definition.__name__}{place}"

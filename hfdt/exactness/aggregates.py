@@ -1,0 +1,162 @@
+"""Aggregates: whether what a step leaves besides gradients adds up over slices of a batch.
+
+Metrics' states are summed over ranks and assigned variables averaged. A number that a script's own train_step returns
+is a mean or a sum over samples; the reading that gives the whole batch's number in every run is taken.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fdt.keras.variables import tensor_variable
+from fdt.typing import Tensor
+from hfdt.collectives import Comm
+from hfdt.exactness.culprit import place_of
+from hfdt.exactness.metrics import metric_objects
+from hfdt.worker.step_context import LogSources
+
+_MEAN, _SUM = 1, 2
+_FLOAT32 = 2e-6  # relative: metrics and variables are rounded to float32, also where the step is computed in float64
+# A count of Keras's metrics may change by a rounded prediction, while a state that does not add up is far off.
+_COUNTS = 0.05
+_LIBRARIES = ("keras.", "tf_keras.")
+
+
+class Aggregates:
+    """The judgement of what a step leaves, over all runs of a probe.
+
+    Args:
+        trainable: The model with its variables.
+        tolerance: The relative difference that rounding may cause.
+
+    Attributes:
+        summed: Names of the step's numbers that are sums over samples.
+    """
+
+    def __init__(self, trainable: Any, tolerance: float) -> None:
+        self._trainable, self._tolerance = trainable, max(tolerance, _FLOAT32)
+        self.restart(LogSources())
+
+    def restart(self, sources: LogSources) -> None:
+        """Begin the runs of a probe of a step whose numbers come from `sources`."""
+        self._sources, self._faults = sources, dict[str, None]()
+        self._readings: dict[str, int] = {}
+
+    def compare(self, comm: Comm, held: list[tuple[Any, str]], sliced: Any, alone: Any) -> None:
+        """Compare two Results (trial.py). A collective: all ranks judge alike.
+
+        Args:
+            comm: The ranks.
+            held: The assigned variables, and the line that assigns each.
+            sliced: The Result of slices.
+            alone: The Result of the whole; None except on rank 0.
+        """
+        metrics = [_message_of_metric(*owner) for owner in self._owners()]
+        variables = [_message_of_variable(*each) for each in held]
+        results = [_message_of_result(self._step(name)) for name in sliced.results]
+        messages = [*metrics, *variables, *results]
+        found = np.zeros(len(messages) + len(sliced.logs))
+        if alone is not None:
+            bad = [
+                *map(self._differs, sliced.metrics, alone.metrics, self._allowances()),
+                *map(self._differs, sliced.state, alone.state, [0.0] * len(held)),
+                *(self._is_another(sliced.results[name]) for name in sliced.results),
+            ]
+            found[:] = [*bad, *(self._readings_of(each, alone.logs[name][0]) for name, each in sliced.logs.items())]
+        agreed = comm.sum([tf.constant(found, tf.float64)], "hfdt.aggregates")[0].numpy() if len(found) else found
+        self._faults.update((m, None) for m, bad in zip(messages, agreed[: len(messages)], strict=True) if bad)
+        for name, readings in zip(sliced.logs, agreed[len(messages) :].astype(int), strict=True):
+            self._readings[name] = self._readings.get(name, _MEAN | _SUM) & int(readings)
+
+    def faults(self, others: list[str]) -> list[str]:
+        """Return what does not add up, as messages. `others`: names of the step's results that are not one number."""
+        found = list(self._faults)
+        found += [f"{self._step(name)}, which is not one number" for name in others if name not in self._names]
+        for name in sorted(self._sources.mixed):
+            found.append(f"{self._step(name)} from the states of metrics, and each rank has a part of them")
+        found += [
+            f"{self._step(name)}, which is neither a mean nor a sum over samples"
+            for name, readings in self._plain()
+            if not readings
+        ]
+        return found + [
+            f"{self._step(name)}, which is 0 at first: it may be a mean or a sum over samples"
+            for name, readings in self._plain()
+            if readings == _MEAN | _SUM and name not in self._sources.fixed and self._sources.plain
+        ]
+
+    @property
+    def summed(self) -> frozenset[str]:
+        return frozenset(name for name, readings in self._plain() if readings == _SUM)
+
+    def _plain(self) -> list[tuple[str, int]]:
+        other = {*self._sources.metrics, *self._sources.mixed}
+        return [(name, r) for name, r in self._readings.items() if name not in other | self._names]
+
+    def _step(self, name: str) -> str:
+        cls = type(self._trainable.model)
+        return f"{cls.__name__}.train_step{place_of(cls, 'train_step')} returns {name!r}"
+
+    @property
+    def _names(self) -> set[str]:
+        """The names of the logs that are metrics' results."""
+        return {m.name for m in metric_objects(self._trainable.model)} - self._sources.plain
+
+    def _differs(self, ours: Tensor, theirs: Tensor, allowance: float) -> bool:
+        return relative([ours], [theirs]) > max(self._tolerance, allowance)
+
+    def _readings_of(self, over_ranks: tuple[float, float], alone: float) -> int:
+        """Return which of (mean, sum) over ranks equals the number of the whole batch, as bits."""
+        bound = self._tolerance * abs(alone)
+        close = [not math.isfinite(alone) or abs(each - alone) <= bound for each in over_ranks]
+        return _MEAN * close[0] + _SUM * close[1]
+
+    def _is_another(self, pair: tuple[Any, float]) -> bool:
+        """Return whether a log is not the result of the metric from whose state it is computed."""
+        result, log = np.asarray(pair[0], np.float64), pair[1]
+        return bool(result.size != 1 or abs(float(result.reshape(-1)[0]) - log) > self._tolerance * abs(log))
+
+    def _owners(self) -> list[tuple[str, Any]]:
+        """Return the name and the metric of each metric variable."""
+        owners = {id(v): (m.name, m) for m in metric_objects(self._trainable.model) for v in m.variables}
+        return [owners.get(id(v), (str(v.name), None)) for v in self._trainable.metrics]
+
+    def _allowances(self) -> list[float]:
+        """Return the relative difference allowed to each metric variable for counts of the library's own metrics."""
+        objects = metric_objects(self._trainable.model)
+        of_library = {id(v) for m in objects if type(m).__module__.startswith(_LIBRARIES) for v in m.variables}
+        return [_COUNTS if id(v) in of_library else 0.0 for v in self._trainable.metrics]
+
+
+def _message_of_metric(name: str, metric: Any) -> str:
+    return f"metric {name!r}{place_of(type(metric), 'update_state')} has a state that cannot be summed over ranks"
+
+
+def _message_of_variable(variable: Any, line: str) -> str:
+    name = getattr(variable, "path", tensor_variable(variable).name)
+    return f"the training step assigns variable {name!r} ({line}) a value that depends on the rows of each rank"
+
+
+def _message_of_result(step: str) -> str:
+    return f"{step} from a metric's state, and it is not that metric's result"
+
+
+def agreed(comm: Comm, number: float) -> float:
+    """Return rank 0's number, so that all ranks decide alike. A collective."""
+    mine = number if comm.rank == 0 else 0.0
+    return float(comm.sum([tf.constant(mine, tf.float64)], "hfdt.probe")[0])
+
+
+def relative(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """Return |ours - theirs| / |theirs| over all tensors together; NaN where numbers are not finite."""
+    difference = sum(float(np.sum(np.square(_wide(a) - _wide(b)))) for a, b in zip(ours, theirs, strict=True))
+    norm = sum(float(np.sum(np.square(_wide(b)))) for b in theirs)
+    if not norm:
+        return 0.0 if difference == 0 else math.inf if math.isfinite(difference) else math.nan
+    return math.sqrt(difference / norm) if math.isfinite(difference + norm) else math.nan
+
+
+def _wide(tensor: Tensor) -> Any:
+    return np.asarray(tf.cast(tensor, tf.float64))

@@ -1,0 +1,31 @@
+"""issue: fit: the optimizers of a model are in a list"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.backend.set_floatx("float64")
+keras.utils.set_random_seed(63)
+x = np.random.normal(size=(26, 6))
+y = np.random.normal(size=(26, 1))
+
+
+class Listed(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+        half = len(self.trainable_variables) // 2
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.both[0].apply(gradients[:half], self.trainable_variables[:half])
+        self.both[1].apply(gradients[half:], self.trainable_variables[half:])
+        return {"error": loss}
+
+
+inputs = keras.Input((6,))
+model = Listed(inputs, keras.layers.Dense(1)(keras.layers.Dense(8, activation="tanh")(inputs)))
+model.both = [keras.optimizers.SGD(0.05), keras.optimizers.Adam(0.01)]
+model.compile()
+history = model.fit(x, y, batch_size=12, epochs=3, shuffle=False, verbose=0)
+print("error", [f"{v:.12g}" for v in history.history["error"]])
+print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

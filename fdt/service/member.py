@@ -23,6 +23,7 @@ from fdt.security import auth
 from fdt.security.auth import TOKEN_VARIABLE, credentials
 from fdt.service import blame
 from fdt.service.blobs import reachable_blobs
+from fdt.service.handlers import StreamBroken
 from fdt.service.host_bootstrap import forget
 from fdt.service.transport import open_channel
 from fdt.signals import PREEMPTED_BY
@@ -148,7 +149,7 @@ class Member:
                     self._incoming.put(command)
                 else:
                     self._incoming.put(command)
-        except grpc.RpcError:
+        except (grpc.RpcError, StreamBroken):
             pass
         except Exception:  # an unreadable feed: the engine reports a lost member and shows this log
             traceback.print_exc()

@@ -13,6 +13,7 @@ import pytest
 
 from fdt.errors import UserError
 from fdt.service import transport
+from fdt.service.handlers import StreamBroken
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport import grpc_channel
@@ -149,14 +150,14 @@ def test_a_job_that_is_over_is_not_waited_for(cluster):
     made = cluster(make_model(keras.optimizers.SGD(0.1)))
     made.spec = dataclasses.replace(made.spec, id="next")
     made._shard_service(0, 1, 1)
-    with pytest.raises(grpc.RpcError, match="must name the job of this server. Received: j"):
+    with pytest.raises(StreamBroken, match="must name the job of this server. Received: j"):
         made.channels()
 
 
 def test_a_call_without_the_token_is_refused(cluster):
     made = cluster(make_model(keras.optimizers.SGD(1.0)))
     made.token = "wrong"
-    with pytest.raises(grpc.RpcError, match="token"):
+    with pytest.raises(StreamBroken, match="token"):
         made.channels()
 
 

@@ -34,7 +34,7 @@ def interrupted() -> Iterator[None]:
     try:
         yield
         return
-    except StopIteration as error:
+    except (StopIteration, StreamBroken) as error:
         ended, said = True, repr(error)
     except grpc.RpcError as error:
         ended, said = without_frames(error).code() in ENDED, repr(error)

@@ -154,6 +154,22 @@ def test_a_job_that_is_over_is_not_waited_for(cluster):
         made.channels()
 
 
+def test_a_worker_that_is_lost_within_a_push_fails_no_job(cluster):
+    """gRPC may end the stream of a killed worker before it reports that the call is over."""
+    made, failed = cluster(make_model(keras.optimizers.SGD(0.1)), channel="grpc"), []
+    made.services[0]._failed = lambda *error: failed.append(error)
+    (lost,) = made.channels().channels
+    lost._send(pb.ToServer(push=pb.Push(push=1, nbytes=100)))
+    lost._outbox.put(None)
+    with pytest.raises(Interrupted):
+        lost.answer()
+    lost.close()
+    made.start(0)
+    channels = made.channels(incarnation=1)
+    assert channels.ask()[0].tensors and not failed
+    channels.close()
+
+
 def test_a_call_without_the_token_is_refused(cluster):
     made = cluster(make_model(keras.optimizers.SGD(1.0)))
     made.token = "wrong"

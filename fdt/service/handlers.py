@@ -22,6 +22,14 @@ _SAID = "a message is malformed: its bytes are not of the type that this call ta
 _GONE = "the caller has broken the stream"
 
 
+KINDS = {  # by: the requests are a stream, the answers are one
+    (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+    (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+    (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+    (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+}
+
+
 class StreamBroken(Exception):
     """A stream of messages has ended before its sender closed it."""
 
@@ -62,8 +70,7 @@ class GuardStreams(grpc.ServerInterceptor):
         handler = continuation(details)
         if handler is None:
             return handler
-        kind = "_".join("stream" if s else "unary" for s in (handler.request_streaming, handler.response_streaming))
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        kind, make = KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
         wrap = _streaming if handler.response_streaming else _single
         deserialize = handler.request_deserializer
         return make(

@@ -47,7 +47,8 @@ class Case:
 
 
 WORKERS = {"nfdt": "nfdt.worker.process", "hfdt": "hfdt.worker.process"}
-RIGHT = ("link cut for 5 s", "host stopped for 20 s", "--run-dir full", "/dev/shm full")
+CLOCK = ("clock jumps by +1 h", "clock jumps by -1 h")
+RIGHT = ("link cut for 5 s", "host stopped for 20 s", "--run-dir full", "/dev/shm full", *CLOCK)
 CASES = (
     Case("nfdt", ("--restarts", "1"), "nfdt.worker.process", recovers=True),
     Case("nfdt", ("--min-np", "1"), "nfdt.worker.process", recovers=True),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 from aftermath import Aftermath
+from harness import SCRIPTS
 
 LOST = ("was lost: ", "lost its connection to another worker", "does not answer; check the network")
 NO_TRANSPORT = (  # mpirun loses its own message in a quarter of such runs
@@ -23,6 +24,7 @@ NO_TRANSPORT = (  # mpirun loses its own message in a quarter of such runs
     "An error occurred in MPI_Init_thread with OMPI_MCA_pml=nosuchpml",
 )
 HEALS_S, STALLS_S = 5.0, 20.0
+HOUR_S = 3600
 CLUSTER = "step: 5 ms\nlink: {bandwidth: 100 Mbit/s}\nnodes: [{name: node, count: 2}]\n"
 MOUNTED = 'set -e; mount --make-rprivate /; mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; exec "$@"'
 RESUMED = """
@@ -70,6 +72,14 @@ def resumed(traces: Aftermath, engine: str) -> Prepared:
     return Prepared(["sh", "-c", RESUMED, "sh"], ("-np", "2", "--run-dir", str(run)), env)
 
 
+def jumping_clock(traces: Aftermath, engine: str) -> Prepared:
+    """Compile the library of a wall clock that all processes of the run load."""
+    library = _folder(traces) / "jumping_clock.so"
+    compile_it = ["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SCRIPTS / "jumping_clock.c"), "-ldl"]
+    subprocess.run(compile_it, check=True)
+    return Prepared(env={"LD_PRELOAD": str(library), "JUMPING_CLOCK": str(_jump(traces))})
+
+
 def await_mpi_init(victim: psutil.Process, traces: Aftermath) -> float:
     """Wait until MPI_Init, which lacks a transport, has failed in a rank; return the seconds until then."""
     start = time.monotonic()
@@ -111,6 +121,14 @@ def fill_memory(victim: psutil.Process, traces: Aftermath) -> None:
     _fill(victim, Path("/dev/shm"))
 
 
+def ahead(victim: psutil.Process, traces: Aftermath) -> None:
+    _set_clock(victim, traces, HOUR_S)
+
+
+def back(victim: psutil.Process, traces: Aftermath) -> None:
+    _set_clock(victim, traces, -HOUR_S)
+
+
 @dataclass(frozen=True)
 class Disturbance:
     """`strike` may return seconds that passed before the fault. `promised`: words of the error, if that is promised."""
@@ -129,6 +147,8 @@ DISTURBANCES = {
     "--run-dir full": Disturbance(small_disk, fill_disk),
     "/dev/shm full": Disturbance(small_memory, fill_memory),
     "checkpoint damaged": Disturbance(resumed, kill),
+    "clock jumps by +1 h": Disturbance(jumping_clock, ahead),
+    "clock jumps by -1 h": Disturbance(jumping_clock, back),
 }
 
 
@@ -137,6 +157,19 @@ def _folder(traces: Aftermath, *names: str) -> Path:
     folder = traces.temporary.joinpath("state", *names)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _jump(traces: Aftermath) -> Path:
+    return _folder(traces) / "jump"
+
+
+def _set_clock(victim: psutil.Process, traces: Aftermath, seconds: int) -> None:
+    """Let the clock of all processes of the run jump at once: the file appears with its text."""
+    if "jumping_clock.so" not in Path(f"/proc/{victim.pid}/maps").read_text():
+        raise RuntimeError(f"process {victim.pid} has not loaded the clock that jumps")
+    whole = _jump(traces).with_suffix(".new")
+    whole.write_text(str(seconds))
+    whole.rename(_jump(traces))
 
 
 def _mounted(size: str, directory: Path) -> list[str]:

@@ -164,8 +164,9 @@ class LocalBlobs:
         """Remove the blobs whose ids begin with `holder`."""
         for directory in (self.directory, self.directory / DISK):
             with contextlib.suppress(FileNotFoundError):  # the store is being removed
-                for path in directory.glob(f"{_checked(holder)}*"):
-                    path.unlink(missing_ok=True)
+                for name in os.listdir(directory):  # glob would keep each pattern, compiled
+                    if name.startswith(_checked(holder)):
+                        (directory / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the store and all its blobs."""

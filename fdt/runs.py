@@ -141,7 +141,8 @@ class DetachedRun:
         if not self.is_local():
             return False
         if not processes:
-            return bool(time.time() - self.read("run").get("created", 0.0) > STARTING_S)
+            since_s = time.monotonic() - self.read("run").get("created_monotonic", -STARTING_S)
+            return not 0 <= since_s <= STARTING_S  # below 0: the machine was started again
         alive = [self._process(name) for name in processes]
         return not any(each is not None and each.alive() for each in alive) and not self.read("end")
 
@@ -206,6 +207,7 @@ def described(
         "host": socket.gethostname(),
         "space": space(),
         "created": time.time(),
+        "created_monotonic": time.monotonic(),
     }
 
 

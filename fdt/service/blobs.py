@@ -21,6 +21,8 @@ from fdt.rpc import training_pb2_grpc
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk, Holder, HoldRequest
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.security.auth import Metadata
+from fdt.service.handlers import StreamBroken
+from fdt.service.transport import without_frames
 from fdt.tensors import Buffer
 from fdt.typing import Array
 
@@ -160,10 +162,12 @@ class RemoteBlobs:
             for chunk in self._stub.Get(ref, metadata=self._metadata):
                 data += chunk.data
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                raise KeyError(ref.id) from None
-            raise
-        return memoryview(data).toreadonly()
+            code, said = without_frames(error).code(), str(error)
+        else:
+            return memoryview(data).toreadonly()
+        if code is grpc.StatusCode.NOT_FOUND:
+            raise KeyError(ref.id)
+        raise StreamBroken(f"a blob was not received: {said}")
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:
         return tensors.unpack(self.get(ref))

@@ -20,7 +20,7 @@ from fdt.rpc.tensor_pb2 import Holder, HoldRequest
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, checked, credentials, new_token
 from fdt.service.blobs import reachable_blobs
-from fdt.service.transport import check_safe, open_channel
+from fdt.service.transport import check_safe, open_channel, without_frames
 from fdt.signals import held_back, undisturbed
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TrainingClient:
             holder = self._hold()
         except grpc.RpcError as error:
             self.close()
-            raise refused(address, error) from None
+            raise refused(address, without_frames(error)) from None
         except BaseException:
             self.close()
             raise
@@ -95,7 +95,7 @@ class Conversation:
     ) -> None:
         self._request = request
         self._outgoing: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._incoming: queue.SimpleQueue[Event | UserError | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[Event | str | None] = queue.SimpleQueue()
         self._stream = stub.Train(iter(self._outgoing.get, None), metadata=metadata)
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -108,8 +108,8 @@ class Conversation:
     def events(self) -> Iterator[Event]:
         """Yield the engine's events, up to the next `interrupt`. Raises UserError when the connection breaks."""
         while (event := self._incoming.get()) is not None:
-            if isinstance(event, UserError):
-                raise event
+            if isinstance(event, str):  # an error that was a variable of this frame would refer to itself
+                raise UserError(event)
             yield event
 
     def interrupt(self) -> None:
@@ -130,12 +130,12 @@ class Conversation:
             for event in self._stream:
                 self._incoming.put(event)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                self._incoming.put(UserError(error.details()))
+            if without_frames(error).code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                self._incoming.put(error.details())
             elif error.code() is not grpc.StatusCode.CANCELLED:
-                lost = f"the connection to the engine was lost while it trained: {error.details()}"
-                self._incoming.put(UserError(lost))
+                self._incoming.put(f"the connection to the engine was lost while it trained: {error.details()}")
         self._incoming.put(None)
+        self.close()  # gRPC's thread that sends would wait for the next command
 
 
 def refused(

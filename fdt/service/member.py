@@ -23,6 +23,7 @@ from fdt.security import auth
 from fdt.security.auth import TOKEN_VARIABLE, credentials
 from fdt.service import blame
 from fdt.service.blobs import reachable_blobs
+from fdt.service.handlers import StreamBroken
 from fdt.service.host_bootstrap import forget
 from fdt.service.transport import open_channel
 from fdt.signals import PREEMPTED_BY
@@ -82,9 +83,7 @@ class Member:
         address = reachable_address(os.environ[ENGINE_VARIABLE])
         size, remote = int(os.environ[SIZE_VARIABLE]), not address.startswith("unix:")
         channel = open_channel(address)
-        try:
-            grpc.channel_ready_future(channel).result(timeout=REACH_S)
-        except grpc.FutureTimeoutError:
+        if not _is_ready(channel, REACH_S):
             print(f"{role} {rank}: no engine answered at {address} within {REACH_S:g} s", file=sys.stderr)
             _end()
         member = cls(role, rank, size, channel, token, remote=remote)
@@ -148,12 +147,27 @@ class Member:
                     self._incoming.put(command)
                 else:
                     self._incoming.put(command)
-        except grpc.RpcError:
+        except (grpc.RpcError, StreamBroken):
             pass
         except Exception:  # an unreadable feed: the engine reports a lost member and shows this log
             traceback.print_exc()
         # The main thread may be blocked in a collective forever, even after Exit, so this thread ends the process.
         _end()
+
+
+def _is_ready(channel: grpc.Channel, within_s: float) -> bool:
+    """Wait until the channel is connected. gRPC's own wait ends when the wall clock jumps."""
+    ready = threading.Event()
+
+    def notice(state: grpc.ChannelConnectivity) -> None:
+        if state is grpc.ChannelConnectivity.READY:
+            ready.set()
+
+    channel.subscribe(notice, try_to_connect=True)
+    try:
+        return ready.wait(within_s)
+    finally:
+        channel.unsubscribe(notice)
 
 
 def shield() -> None:

@@ -18,7 +18,7 @@ from fdt.rpc.session_pb2 import Command, Event, Failed, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.security.auth import TlsIdentity
 from fdt.service.blobs import BlobServicer
-from fdt.service.transport import bind, new_server
+from fdt.service.transport import bind, new_server, stop_server
 
 
 class Engine(Protocol):
@@ -144,7 +144,7 @@ class RunningServer:
 
     def stop(self) -> None:
         """End the calls under way and stop listening. The engine's owner stops the engine."""
-        self._server.stop(grace=0.2).wait()
+        stop_server(self._server)
 
 
 def serve(engine: Engine, address: str, token: str, identity: TlsIdentity | None = None) -> RunningServer:

@@ -1,107 +1,17 @@
-"""gRPC servers and channels: over loopback or a Unix socket, otherwise with TLS; with limits for unknown callers.
-
-A message that is not valid protobuf is refused here. gRPC's Python server answers it with a status, and then expects
-the status of the handler's end too, which is never sent: the call would never finish, and `server.stop()` would wait
-for it forever.
-"""
+"""gRPC servers and channels: over loopback or a Unix socket, otherwise with TLS; with limits for unknown callers."""
 
 import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from fdt.errors import UsageError, UserError
 from fdt.security import auth, is_anothers, listens_for_another
 from fdt.security.auth import RequireToken, TlsIdentity
-
-_MALFORMED = object()
-_SAID = "a message is malformed: its bytes are not of the type that this call takes"
-
-
-class RefuseMalformed(grpc.ServerInterceptor):
-    """Raises ValueError in the handler where a message is malformed; the caller receives INVALID_ARGUMENT."""
-
-    def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
-        handler = continuation(details)
-        if handler is None or handler.request_deserializer is None:
-            return handler
-        kind = "_".join("stream" if s else "unary" for s in (handler.request_streaming, handler.response_streaming))
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        wrap = _streaming if handler.response_streaming else _single
-        return make(
-            wrap(getattr(handler, kind), many=handler.request_streaming),
-            request_deserializer=_tolerant(handler.request_deserializer),
-            response_serializer=handler.response_serializer,
-        )
-
-
-class _Requests:
-    """The messages of one call. `bad`: one of them was malformed."""
-
-    def __init__(self, messages: Iterator[Any]) -> None:
-        self._messages = messages
-        self.bad = False
-
-    def __iter__(self) -> "_Requests":
-        return self
-
-    def __next__(self) -> Any:
-        message = next(self._messages)
-        if message is _MALFORMED:
-            self.bad = True
-            raise ValueError(_SAID)
-        return message
-
-
-def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def read(data: bytes) -> Any:
-        try:
-            return deserialize(data)
-        except Exception:  # protobuf's implementations raise different exceptions
-            return _MALFORMED
-
-    return read
-
-
-@contextlib.contextmanager
-def _refusing(requests: _Requests, context: grpc.ServicerContext) -> Iterator[None]:
-    """Abort the call at the end of the context if one of its messages was malformed."""
-    try:
-        yield
-    except ValueError:
-        if not requests.bad:
-            raise
-    if requests.bad:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, _SAID)
-
-
-def _single(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
-    """Wrap a handler with one answer."""
-
-    def answer(given: Any, context: grpc.ServicerContext) -> Any:
-        requests = _Requests(given if many else iter([given]))
-        with _refusing(requests, context):
-            return behave(requests if many else next(requests), context)
-
-    return answer
-
-
-def _streaming(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
-    """Wrap a handler with a stream of answers."""
-
-    def answers(given: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        requests = _Requests(given if many else iter([given]))
-        with _refusing(requests, context):
-            yield from behave(requests if many else next(requests), context)
-
-    return answers
-
+from fdt.service.handlers import GuardStreams, ThreadPerCall
 
 # An open stream occupies a thread: two per member, three per client.
 MAX_STREAMS = 1024
@@ -110,6 +20,7 @@ EMULATED_SUBNET = "10.77."
 # Blobs are sent in chunks of 2 MiB, so valid messages are far smaller; this bounds a message's declared size.
 MAX_MESSAGE_BYTES = 64 << 20
 HANDSHAKE_S = 10
+STOP_S = 5.0
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
@@ -137,14 +48,18 @@ PINGS = (
 
 def new_server(token: str, identity: TlsIdentity | None = None) -> grpc.Server:
     """Return a server that refuses calls without `token`. `identity`: for a server that other hosts call, too."""
-    pool = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="grpc")
     options = OPTIONS if identity is None and EMULATED_VARIABLE not in os.environ else OPTIONS + PINGS
     return grpc.server(
-        pool,
-        interceptors=[RequireToken(token), RefuseMalformed()],
+        ThreadPerCall(),
+        interceptors=[RequireToken(token), GuardStreams()],
         options=options,
         maximum_concurrent_rpcs=MAX_STREAMS,
     )
+
+
+def stop_server(server: grpc.Server, grace_s: float = 0.2) -> None:
+    """Stop a server: end its calls after `grace_s` seconds, and wait for its threads that listen."""
+    server.stop(grace_s).wait(grace_s + STOP_S)
 
 
 def bind(server: grpc.Server, address: str, identity: TlsIdentity | None = None) -> str:
@@ -226,6 +141,16 @@ def open_channel(address: str, identity: TlsIdentity | None = None) -> grpc.Chan
         _check_owner(address)
         return grpc.insecure_channel(address, options=OPTIONS + PINGS if _is_emulated(address) else OPTIONS)
     return grpc.secure_channel(address, identity.caller(), options=[*OPTIONS, *PINGS, *identity.options()])
+
+
+def without_frames(error: grpc.RpcError) -> grpc.RpcError:
+    """Remove the traceback of a call's error, and return the error.
+
+    The error of a stream is the call itself. Its traceback refers to the frames that have read the stream, and these to
+    the call: a cycle, which holds everything received until a garbage collection of the oldest objects.
+    """
+    error.__traceback__ = None
+    return error
 
 
 def await_server(address: str, within_s: float) -> None:

@@ -22,7 +22,7 @@ from fdt.rpc.join_pb2 import JoinRequest, Place
 from fdt.rpc.join_pb2_grpc import JoinServiceStub
 from fdt.security.auth import TlsIdentity, credentials
 from fdt.service.client import CONNECT_TIMEOUT_S, refused
-from fdt.service.transport import bind, new_server, open_channel
+from fdt.service.transport import bind, new_server, open_channel, stop_server, without_frames
 from fdt.supervise.worker_registry import WorkerRegistry
 
 ADDRESS_FILE, TOKEN_FILE = "join.address", "join.token"
@@ -89,9 +89,9 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
     def __init__(self, join_endpoint: JoinEndpoint, run_dir: Path, admit: Admit, engine: str) -> None:
         self._admit, self._engine = admit, engine
         self.remote = join_endpoint.remote
-        self._server = new_server(join_endpoint.token, join_endpoint.identity)
-        join_pb2_grpc.add_JoinServiceServicer_to_server(self, self._server)
-        self.address = bind(self._server, join_endpoint.address, join_endpoint.identity)
+        server = new_server(join_endpoint.token, join_endpoint.identity)
+        join_pb2_grpc.add_JoinServiceServicer_to_server(self, server)
+        self.address = bind(server, join_endpoint.address, join_endpoint.identity)
         self._address_file = run_dir / ADDRESS_FILE
         self.token_file = run_dir / TOKEN_FILE if join_endpoint.keep else None
         try:
@@ -101,11 +101,14 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
         except OSError as error:  # for example a full disk
             self._forget_files()
             raise UserError(f"the files for `{engine} join` cannot be written beside the logs: {error}") from None
-        self._server.start()
+        server.start()
+        self._server: grpc.Server | None = server
 
     def close(self) -> None:
-        """End the waiting calls. Call it after the supervisor has ended."""
-        self._server.stop(grace=1.0).wait()
+        """End the waiting calls. Call it after the supervisor has ended. A second call has no effect."""
+        server, self._server = self._server, None  # the server refers to its handlers, which are of this object
+        if server is not None:
+            stop_server(server, grace_s=1.0)
         self._forget_files()
 
     def _forget_files(self) -> None:
@@ -170,7 +173,7 @@ class JoinConnection:
         except StopIteration:
             raise UserError(f"the run at {self._address} is ending") from None
         except grpc.RpcError as error:
-            raise _explained(self._engine, self._address, error) from None
+            raise _explained(self._engine, self._address, without_frames(error)) from None
         finally:
             timer.cancel()
 
@@ -179,7 +182,7 @@ class JoinConnection:
             for _ in self._call:
                 pass
         except grpc.RpcError as error:
-            self._error = error
+            self._error = without_frames(error)
         self.over.set()
 
     def check(self) -> None:

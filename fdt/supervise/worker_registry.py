@@ -25,7 +25,7 @@ from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.security.auth import TlsIdentity, new_token
 from fdt.service.blobs import BlobServicer
-from fdt.service.transport import bind, new_server
+from fdt.service.transport import bind, new_server, stop_server
 from fdt.supervise.processes import ElasticWorkers, WorkerJoined, WorkerLeft
 
 Outbox = queue.SimpleQueue[Command | None]
@@ -78,13 +78,14 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self._lock = threading.Lock()
         self._leaving = False
         self.generation = 0  # how often all members were forgotten
-        self._server = new_server(self.token, identity)
-        training_pb2_grpc.add_MemberServiceServicer_to_server(self, self._server)
-        training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), self._server)
-        self.address = bind(self._server, f"unix:{self.scratch}/hub.sock")
+        server = new_server(self.token, identity)
+        training_pb2_grpc.add_MemberServiceServicer_to_server(self, server)
+        training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), server)
+        self.address = bind(server, f"unix:{self.scratch}/hub.sock")
         if identity is not None:
-            self.address += "," + bind(self._server, "0.0.0.0:0", identity)
-        self._server.start()
+            self.address += "," + bind(server, "0.0.0.0:0", identity)
+        server.start()
+        self._server: grpc.Server | None = server
 
     def send(self, role: str, rank: int, command: Command) -> None:
         """Put a command into a member's outbox."""
@@ -183,9 +184,12 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
                     self.kill(*member)
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server. A second call has no effect."""
         self._leaving = True
-        self._server.stop(grace=0.2)
+        server, self._server = self._server, None  # the server refers to its handlers, which are of this object
+        if server is None:
+            return
+        stop_server(server)
         self._blobs.drop(self._nonce)
         shutil.rmtree(self.scratch, ignore_errors=True)
 

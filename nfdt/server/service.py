@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from fdt.blobs import LocalBlobs
 from fdt.security import auth
+from fdt.service.handlers import StreamBroken
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.applier import SessionPulls
@@ -110,6 +111,8 @@ class Service:
         try:
             if context.add_callback(session.end):
                 yield from session.run(requests)
+        except StreamBroken:  # the worker is lost, and perhaps gRPC does not know it yet
+            return
         except Exception as error:
             if context.is_active():
                 self._failed(error, traceback.format_exc())

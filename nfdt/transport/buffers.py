@@ -16,6 +16,7 @@ import tensorflow as tf
 from fdt import ops
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
+from fdt.service.handlers import StreamBroken
 from fdt.tensors import ALIGNMENT
 from fdt.typing import Array
 from nfdt.compressors import Compression, Spec, TensorCompressor, spec_bytes
@@ -115,18 +116,20 @@ def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
         The number of bytes.
 
     Raises:
-        ValueError: If the messages hold fewer or more bytes than `parts`.
+        StreamBroken: If the messages end before: their sender is lost.
+        ValueError: If a message is empty, or the messages hold more bytes than `parts`.
     """
     chunk, count = memoryview(b""), 0
     for part in parts:
         count += len(part)
         while len(part):
             if not len(chunk):
-                chunk = memoryview(next(messages, b""))
-                if not len(chunk):
-                    raise ValueError(
-                        f"a stream must hold the tensors of its header. Received: {len(part)} bytes too few"
-                    )
+                message = next(messages, None)
+                if message is None:
+                    raise StreamBroken(f"a stream has ended {len(part)} bytes before the end of a tensor")
+                if not message:
+                    raise ValueError("a stream must hold the tensors of its header. Received: an empty message")
+                chunk = memoryview(message)
             size = min(len(part), len(chunk))
             part[:size] = chunk[:size]
             part, chunk = part[size:], chunk[size:]

@@ -14,7 +14,8 @@ import grpc
 
 from fdt.errors import UserError
 from fdt.security.auth import credentials
-from fdt.service.transport import PONG_S, await_server, open_channel
+from fdt.service.handlers import StreamBroken
+from fdt.service.transport import PONG_S, await_server, open_channel, without_frames
 from nfdt.compressors import Compression
 from nfdt.model.shards import Ownership
 from nfdt.rpc import parameter_server_pb2 as pb
@@ -29,13 +30,17 @@ SESSION = "/nfdt.rpc.ParameterServer/Session"
 
 @contextlib.contextmanager
 def interrupted() -> Iterator[None]:
-    """Raise Interrupted in place of every error that means the end of a stream."""
+    """Raise Interrupted in place of every error that means the end of a stream, StreamBroken in place of others."""
     try:
         yield
-    except (grpc.RpcError, StopIteration) as error:
-        if isinstance(error, grpc.RpcError) and error.code() not in ENDED:
-            raise
-        raise Interrupted(f"the connection to a server was interrupted: {error!r}") from None
+        return
+    except (StopIteration, StreamBroken) as error:
+        ended, said = True, repr(error)
+    except grpc.RpcError as error:
+        ended, said = without_frames(error).code() in ENDED, repr(error)
+    if ended:
+        raise Interrupted(f"the connection to a server was interrupted: {said}")
+    raise StreamBroken(f"the connection to a server has failed: {said}")
 
 
 @dataclass(frozen=True)

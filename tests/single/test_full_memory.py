@@ -114,5 +114,7 @@ def _reads_wall_clock(node):
         return any(name.name == "time" for name in node.names)
     if not isinstance(node, ast.Attribute):
         return False
+    if node.attr == "channel_ready_future":  # gRPC's deadline of it is one of the wall clock
+        return True
     whose = getattr(node.value, "id", getattr(node.value, "attr", ""))
     return (whose, node.attr) in {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}

@@ -13,6 +13,7 @@ import pytest
 
 from fdt.errors import UserError
 from fdt.service import transport
+from fdt.service.handlers import StreamBroken
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport import grpc_channel
@@ -149,14 +150,30 @@ def test_a_job_that_is_over_is_not_waited_for(cluster):
     made = cluster(make_model(keras.optimizers.SGD(0.1)))
     made.spec = dataclasses.replace(made.spec, id="next")
     made._shard_service(0, 1, 1)
-    with pytest.raises(grpc.RpcError, match="must name the job of this server. Received: j"):
+    with pytest.raises(StreamBroken, match="must name the job of this server. Received: j"):
         made.channels()
+
+
+def test_a_worker_that_is_lost_within_a_push_fails_no_job(cluster):
+    """gRPC may end the stream of a killed worker before it reports that the call is over."""
+    made, failed = cluster(make_model(keras.optimizers.SGD(0.1)), channel="grpc"), []
+    made.services[0]._failed = lambda *error: failed.append(error)
+    (lost,) = made.channels().channels
+    lost._send(pb.ToServer(push=pb.Push(push=1, nbytes=100)))
+    lost._outbox.put(None)
+    with pytest.raises(Interrupted):
+        lost.answer()
+    lost.close()
+    made.start(0)
+    channels = made.channels(incarnation=1)
+    assert channels.ask()[0].tensors and not failed
+    channels.close()
 
 
 def test_a_call_without_the_token_is_refused(cluster):
     made = cluster(make_model(keras.optimizers.SGD(1.0)))
     made.token = "wrong"
-    with pytest.raises(grpc.RpcError, match="token"):
+    with pytest.raises(StreamBroken, match="token"):
         made.channels()
 
 

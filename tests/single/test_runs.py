@@ -88,6 +88,17 @@ def test_a_process_is_signalled_where_there_are_no_descriptors_of_any(monkeypatc
 
 
 @pytest.mark.parametrize(
+    ("wall_s", "since_start_s", "over"), [(7200, 5, False), (-7200, 5, False), (0, 61, True), (0, -5, True)]
+)
+def test_a_run_whose_keeper_never_came_is_over_by_no_wall_clock(monkeypatch, wall_s, since_start_s, over):
+    """The time since the machine's start is below the recorded one when the machine was started again."""
+    run, wall, monotonic = runs.create("hfdt", "a.py", []), time.time(), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: wall + wall_s)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic + since_start_s)
+    assert run.over() is over
+
+
+@pytest.mark.parametrize(
     ("code", "shell", "says"),
     [
         ("print(input)", 0, "done"),

@@ -15,8 +15,9 @@ from client_shim.call import FitCall, Original
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import refuse_changed, refuse_in_eager_steps
+from client_shim.engine_channel import EngineChannel
 from client_shim.job import capture_call, make_job, seed_of
-from client_shim.remote import EngineChannel, Remote
+from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.state import ScriptRun
 from client_shim.summary import summarize

@@ -1,11 +1,12 @@
 """Client side of a job: the commands that Keras's loop sends to the engine and the events that answer them."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from client_shim.engine_channel import BatchFeeder, EngineChannel
 from client_shim.preemption import Preemption
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
@@ -21,42 +22,6 @@ from fdt.typing import Array
 
 if TYPE_CHECKING:
     from client_shim.resume.checkpointing import FitCheckpoints
-
-
-class EngineChannel(Protocol):
-    """A conversation with the engine about one job; fdt.service.client.Conversation implements it."""
-
-    def send(self, command: pb.Command) -> None:
-        """Send `command` to the engine."""
-        ...
-
-    def events(self) -> Iterator[pb.Event]:
-        """Yield the engine's events until the conversation ends."""
-        ...
-
-    def interrupt(self) -> None:
-        """End `events`. Takes no lock, so that a signal handler may call it."""
-        ...
-
-    def close(self) -> None:
-        """End the conversation after the job has finished."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel the job; never raises."""
-        ...
-
-
-class BatchFeeder(Protocol):
-    """Draws the batches that the job's data leave to the client; client_shim.feed.Feeder implements it."""
-
-    def wanted(self, wanted: pb.FeedWanted) -> None:
-        """Allow batches of `wanted.epoch` with an index below `wanted.up_to` to be sent."""
-        ...
-
-    def stop(self) -> None:
-        """End the feeder. Raises the error that the script's own data raised, if any."""
-        ...
 
 
 class Remote:
@@ -83,6 +48,7 @@ class Remote:
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
         self._extra: dict[str, float] = {}
+        self._vectors: list[str] | None = None  # names of results that are not one number; None: not known yet
         self._metrics: list[Array] = []  # as the workers have them in this epoch
         self._check_program: Callable[[], None] | None = check_program
 
@@ -137,7 +103,7 @@ class Remote:
         return self._extra
 
     # -- calls of Keras's loop ----------------------------------------------------------------------------------------
-    def train_epoch(self) -> dict[str, float]:
+    def train_epoch(self) -> dict[str, Any]:
         """Train the whole epoch and return its logs."""
         self._preemption.check()
         begin = self._fit_checkpoints.begin(self._epoch, self._blobs) if self._fit_checkpoints is not None else None
@@ -148,12 +114,12 @@ class Remote:
         self._send(epoch=pb.Epoch(epoch=self._epoch, changed=changed, begin=begin))
         return self._end_epoch()
 
-    def train_steps(self, count: int) -> dict[str, float]:
+    def train_steps(self, count: int) -> dict[str, Any]:
         """Train up to `count` steps in lock step and return the logs of the last.
 
         Raises StopIteration when no step is left.
         """
-        logs: dict[str, float] | None = None
+        logs: dict[str, Any] | None = None
         for _ in range(count):
             done = None if self._ended else self._train_step()
             if done is None:
@@ -163,19 +129,19 @@ class Remote:
             raise StopIteration
         return logs
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> dict[str, Any]:
         """Evaluate on the job's validation data and return the logs; the metric variables then hold the result."""
         self._send(evaluate=pb.Evaluate(epoch=self._epoch))
         done = self._wait("evaluated")
         self._load_metrics(done.metrics)
-        return dict(done.logs)
+        return self._logs(done.logs)
 
     def written(self) -> bool:
         """Return whether callbacks have written values that the workers do not have yet."""
         held = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
         return not (_same(held[0], self._model) and _same(held[1], self._optimizer))
 
-    def _train_step(self) -> dict[str, float] | None:
+    def _train_step(self) -> dict[str, Any] | None:
         """Return the step's logs; None when the epoch had no step left."""
         if self._running:
             self._send(step=pb.Step(changed=self._changed()))
@@ -189,20 +155,29 @@ class Remote:
         self._load(done.state, done.metrics)
         if done.last:
             self._end_epoch()
-        return dict(done.logs)
+        return self._logs(done.logs)
 
-    def _end_epoch(self) -> dict[str, float]:
+    def _end_epoch(self) -> dict[str, Any]:
         while True:
             done = self._wait("epoch_end", "step_end")
             if isinstance(done, pb.EpochEnd):
                 return self._take_epoch(done)
             self._load(done.state, done.metrics)
 
-    def _take_epoch(self, done: pb.EpochEnd) -> dict[str, float]:
+    def _take_epoch(self, done: pb.EpochEnd) -> dict[str, Any]:
         self._running, self._ended = False, True
         self._extra = dict(done.extra)
         self._load(done.state, done.metrics)
-        return dict(done.logs)
+        return self._logs(done.logs)
+
+    def _logs(self, logs: Mapping[str, float]) -> dict[str, Any]:
+        """Return `logs`, with the results of metrics that are not one number: Keras computes them from their states."""
+        flavor, model = self._trainable.flavor, self._trainable.model
+        if self._vectors is None:
+            own = type(model).train_step is flavor.keras.Model.train_step
+            self._vectors = [k for k, v in model.get_metrics_result().items() if own and k not in logs and np.ndim(v)]
+        result = model.get_metrics_result() if self._vectors else {}
+        return {**logs, **{name: result[name] for name in self._vectors}}
 
     # -- variables ----------------------------------------------------------------------------------------------------
     def _load(self, state: job_pb2.State, metrics: Any) -> None:

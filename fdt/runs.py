@@ -1,16 +1,14 @@
 """Detached runs: their registry, and the run supervisor, `python -m fdt.runs DIRECTORY`.
 
-A run has a directory that only its user can enter:
-
-~/.local/state/hfdt/runs/train-1/       ($XDG_STATE_HOME instead of ~/.local/state where it is set)
+A run has a directory that only its user can enter ($XDG_STATE_HOME replaces ~/.local/state where it is set):
+~/.local/state/hfdt/runs/train-1/
     run.json          the command, when and where it started     written by the command
     processes.json    the run supervisor and the client          written by the supervisor
     end.json          the client's exit code                     written by the supervisor
     progress.json     the progress of training                   written by the client (fdt/report/records.py)
     output            the output of the script and of the run
     logs/             records.jsonl, a log for each worker       unless --log-dir names another directory
-
-The supervisor is the client's parent: a client that is killed, or ends by os._exit, cannot record its own end.
+The supervisor is the client's parent: a client that is killed cannot record its own end.
 """
 
 import contextlib

@@ -162,12 +162,12 @@ class RemoteBlobs:
             for chunk in self._stub.Get(ref, metadata=self._metadata):
                 data += chunk.data
         except grpc.RpcError as error:
-            code, said = without_frames(error).code(), str(error)
+            code, reason = without_frames(error).code(), str(error)
         else:
             return memoryview(data).toreadonly()
         if code is grpc.StatusCode.NOT_FOUND:
             raise KeyError(ref.id)
-        raise StreamBroken(f"a blob was not received: {said}")
+        raise StreamBroken(f"a blob was not received: {reason}")
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:
         return tensors.unpack(self.get(ref))

@@ -13,7 +13,8 @@ from fdt.data import source
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
-from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched
+from hfdt.exactness.trial import COARSE, Result, StepTrial
+from hfdt.exactness.untouched import Untouched
 from hfdt.worker.step_context import Reading, StepTerms
 
 

@@ -23,7 +23,8 @@ from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows
-from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, test_states
+from hfdt.exactness.trial import COARSE, Result, StepTrial, test_states
+from hfdt.exactness.untouched import Untouched
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import context
 from fdt.data import source
-from fdt.keras import unique
 from fdt.keras.variables import call_converted, tensor_variable
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
@@ -19,10 +18,11 @@ from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, InFloat64
-from hfdt.exactness.gradient_pass import GradientPass, any_rows, is_numeric
+from hfdt.exactness.gradient_pass import GradientPass, any_rows
 from hfdt.exactness.metrics import MetricTotals, metric_objects
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
+from hfdt.exactness.untouched import counters, others
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
@@ -31,8 +31,6 @@ from hfdt.worker.step_context import Reading, StepContext, StepTerms
 # to another neighbour, which a deep network magnifies to 1e-5. COARSE: a step in float32 throughout.
 EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
 _COLUMNS, _PROJECTIONS = 256, 8
-_MOVED = 2**20  # elements of the largest variable that is perturbed
-LATER = 1000  # steps by which a probe of a later step is later
 
 
 @dataclass
@@ -182,7 +180,7 @@ class StepTrial:
 
         Gradients' updates do not count.
         """
-        candidates = [*_others(self._trainable), *self._trainable.trainable, *self._trainable.optimizer]
+        candidates = [*others(self._trainable), *self._trainable.trainable, *self._trainable.optimizer]
         return [(v, line) for v in candidates if (line := self.written.get(id(tensor_variable(v)))) is not None]
 
     def _state(self, comm: Comm) -> list[Tensor]:
@@ -231,65 +229,6 @@ def is_half(model: Any) -> bool:
     """Return whether any layer computes in half precision."""
     layers = model._flatten_layers(include_self=True, recursive=True)
     return any(str(getattr(layer, "compute_dtype", "")) in ("float16", "bfloat16") for layer in layers)
-
-
-def _others(trainable: Any) -> list[Any]:
-    """Return the variables that the forward pass may assign, without the states of random generators."""
-    seeds = {id(v) for v in trainable.seeds}
-    return [v for v in trainable.non_trainable if id(v) not in seeds and is_numeric(tensor_variable(v).dtype)]
-
-
-def counters(trainable: Any) -> list[Any]:
-    """Return the variables of one whole number: counts of updates and the script's own."""
-    variables = map(tensor_variable, [*_others(trainable), *trainable.optimizer])
-    return [v for v in variables if v.dtype.is_integer and v.shape.rank == 0]
-
-
-class Untouched:
-    """A context in which variables and metrics may change, and which restores them at its end.
-
-    Args:
-        trainable: The model with its variables.
-        moved: Perturb trainable variables, so that a term whose weight starts at zero has an effect.
-        held: Further variables to be restored.
-        later: Counters that start at a later step, as a term may have no effect at first.
-    """
-
-    def __init__(self, trainable: Any, *, moved: bool, held: Sequence[Any] = (), later: Sequence[Any] = ()) -> None:
-        groups = (trainable.trainable, trainable.non_trainable, trainable.metrics, held, later)
-        self._variables = unique([tensor_variable(v) for group in groups for v in group])
-        self._before = [tf.identity(v) for v in self._variables]
-        self._start = list(self._before)
-        for i in range(len(trainable.trainable) if moved else 0):
-            self._start[i] = _moved(self._before[i])
-        counts = {id(v) for v in later}
-        for i, variable in enumerate(self._variables):
-            if id(variable) in counts:
-                self._start[i] = self._before[i] + tf.cast(min(LATER, variable.dtype.max // 2), variable.dtype)
-        self._seeds = {id(tensor_variable(v)) for v in trainable.seeds}
-
-    def restart(self) -> None:
-        """Restore the state of the start, except random generators: another run draws other numbers."""
-        for variable, value in zip(self._variables, self._start, strict=True):
-            if id(variable) not in self._seeds:
-                variable.assign(value)
-
-    def __enter__(self) -> "Untouched":
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        for variable, value in zip(self._variables, self._before, strict=True):
-            variable.assign(value)
-
-
-def _moved(value: Tensor) -> Tensor:
-    """Perturb by a tenth of the mean magnitude, up or down, alike on every rank. Large variables do not start at 0."""
-    size = value.shape.num_elements()
-    if not value.dtype.is_floating or not 0 < size <= _MOVED:
-        return value
-    wave = tf.reshape(tf.cos(tf.range(size, dtype=tf.float32)), value.shape)
-    scale = tf.maximum(tf.reduce_mean(tf.abs(tf.cast(value, tf.float32))), 0.01)
-    return value + tf.cast(0.1 * scale * wave, value.dtype)
 
 
 def _sketch(gradient: Any) -> Any:

@@ -20,7 +20,7 @@ from fdt.report import milliseconds, nbytes
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness.gradient_pass import deferred_updates
-from hfdt.exactness.trial import Untouched
+from hfdt.exactness.untouched import Untouched
 from hfdt.worker.compression import compression_of
 from hfdt.worker.exchange import Deferred
 from hfdt.worker.sharded_optimizer import check_elementwise

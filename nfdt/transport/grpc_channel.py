@@ -35,12 +35,12 @@ def interrupted() -> Iterator[None]:
         yield
         return
     except (StopIteration, StreamBroken) as error:
-        ended, said = True, repr(error)
+        ended, reason = True, repr(error)
     except grpc.RpcError as error:
-        ended, said = without_frames(error).code() in ENDED, repr(error)
+        ended, reason = without_frames(error).code() in ENDED, repr(error)
     if ended:
-        raise Interrupted(f"the connection to a server was interrupted: {said}")
-    raise StreamBroken(f"the connection to a server has failed: {said}")
+        raise Interrupted(f"the connection to a server was interrupted: {reason}")
+    raise StreamBroken(f"the connection to a server has failed: {reason}")
 
 
 @dataclass(frozen=True)

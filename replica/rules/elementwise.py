@@ -43,8 +43,17 @@ def elementwise(call: OpCall) -> Plan | None:
 
 @rule("Equal", "NotEqual")
 def compared(call: OpCall) -> Plan | None:
-    """Compare elementwise, except where incompatible shapes are to give a single boolean."""
-    return elementwise(call) if call.attrs.get("incompatible_shape_error", True) else None
+    """Compare elementwise, except where shapes may be incompatible, which gives a single boolean with `==`."""
+    return elementwise(call) if call.attrs.get("incompatible_shape_error", True) or _compatible(call) else None
+
+
+def _compatible(call: OpCall) -> bool:
+    """Return whether the inputs' shapes are known and can be broadcast together."""
+    shapes = [arg.shape for arg in call.args]
+    if any(shape is None or None in shape for shape in shapes):
+        return False
+    pairs = zip(*(reversed(shape or ()) for shape in shapes), strict=False)
+    return all(one == other or 1 in (one, other) for one, other in pairs)
 
 
 @rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real", "Imag")

@@ -18,7 +18,7 @@ from fdt.trainable import Trainable
 from hfdt.collectives import choose
 from hfdt.exactness import batchnorm
 from hfdt.exactness.probe import Probe
-from hfdt.exactness.trial import Untouched
+from hfdt.exactness.untouched import Untouched
 from hfdt.worker.session import patches
 from hfdt.worker.step_context import StepTerms
 

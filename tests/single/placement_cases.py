@@ -85,6 +85,8 @@ def binary() -> Iterator[Case]:
         yield Case(op, (integers(3, 2), integers(3, 2)))
     for op in ("Equal", "NotEqual"):
         yield Case(op, (floats(2, 3), floats(4)), {"incompatible_shape_error": False})
+        yield Case(op, (floats(2, 3), floats(1, 3)), {"incompatible_shape_error": False})
+        yield Case(op, (floats(2, 3), floats(2, 3)), {"incompatible_shape_error": False})
     for op in ("Mul", "RealDiv", "DivNoNan", "MulNoNan"):
         for number in (0.0, np.inf, np.nan, -2.0):
             yield Case(op, (floats(3, 2), np.asarray(number)))

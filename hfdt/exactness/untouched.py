@@ -1,0 +1,73 @@
+"""A context in which a trial's steps may change variables, and the states from which they start."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.keras import unique
+from fdt.keras.variables import tensor_variable
+from fdt.typing import Tensor
+from hfdt.exactness.gradient_pass import is_numeric
+
+_MOVED = 2**20  # elements of the largest variable that is perturbed
+_LATER = 1000  # steps by which a trial of a later step is later
+
+
+def others(trainable: Any) -> list[Any]:
+    """Return the variables that the forward pass may assign, without the states of random generators."""
+    seeds = {id(v) for v in trainable.seeds}
+    return [v for v in trainable.non_trainable if id(v) not in seeds and is_numeric(tensor_variable(v).dtype)]
+
+
+def counters(trainable: Any) -> list[Any]:
+    """Return the variables of one whole number: counts of updates and the script's own."""
+    variables = map(tensor_variable, [*others(trainable), *trainable.optimizer])
+    return [v for v in variables if v.dtype.is_integer and v.shape.rank == 0]
+
+
+class Untouched:
+    """A context in which variables and metrics may change, and which restores them at its end.
+
+    Args:
+        trainable: The model with its variables.
+        moved: Perturb trainable variables, so that a term whose weight starts at zero has an effect.
+        held: Further variables to be restored.
+        later: Counters that start at a later step, as a term may have no effect at first.
+    """
+
+    def __init__(self, trainable: Any, *, moved: bool, held: Sequence[Any] = (), later: Sequence[Any] = ()) -> None:
+        groups = (trainable.trainable, trainable.non_trainable, trainable.metrics, held, later)
+        self._variables = unique([tensor_variable(v) for group in groups for v in group])
+        self._before = [tf.identity(v) for v in self._variables]
+        self._start = list(self._before)
+        for i in range(len(trainable.trainable) if moved else 0):
+            self._start[i] = _moved(self._before[i])
+        counts = {id(v) for v in later}
+        for i, variable in enumerate(self._variables):
+            if id(variable) in counts:
+                self._start[i] = self._before[i] + tf.cast(min(_LATER, variable.dtype.max // 2), variable.dtype)
+        self._seeds = {id(tensor_variable(v)) for v in trainable.seeds}
+
+    def restart(self) -> None:
+        """Restore the state of the start, except random generators: another run draws other numbers."""
+        for variable, value in zip(self._variables, self._start, strict=True):
+            if id(variable) not in self._seeds:
+                variable.assign(value)
+
+    def __enter__(self) -> "Untouched":
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        for variable, value in zip(self._variables, self._before, strict=True):
+            variable.assign(value)
+
+
+def _moved(value: Tensor) -> Tensor:
+    """Perturb by a tenth of the mean magnitude, up or down, alike on every rank. Large variables do not start at 0."""
+    size = value.shape.num_elements()
+    if not value.dtype.is_floating or not 0 < size <= _MOVED:
+        return value
+    wave = tf.reshape(tf.cos(tf.range(size, dtype=tf.float32)), value.shape)
+    scale = tf.maximum(tf.reduce_mean(tf.abs(tf.cast(value, tf.float32))), 0.01)
+    return value + tf.cast(0.1 * scale * wave, value.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 
 from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
-from fdt.errors import NeedsReplica
+from fdt.errors import CaptureError, NeedsReplica
 from fdt.keras.script_code import described, of_library, script_parts
 
 _REMEDY = "`--capture replica` runs the script on every rank"
@@ -42,8 +42,15 @@ def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
         NeedsReplica: The model would have another digest now.
     """
     own = _of_script(call.callbacks)
-    if own and digest_of(call.flavor, call.model) != digest:
+    if own and _digest(call) != digest:
         _refuse(f"the callback {own[0]} changed an object that the training step reads, before the first", trained)
+
+
+def _digest(call: FitCall) -> str:
+    try:
+        return digest_of(call.flavor, call.model)
+    except CaptureError:  # an object that cannot be pickled has been added
+        return ""
 
 
 def _refuse(reason: str, trained: bool) -> None:

@@ -140,14 +140,17 @@ def _converse(
     talk: EngineChannel,
 ) -> Any:
 
+    trained, steps_per_execution = run.fits > 1 or fit_checkpoints is not None, _steps_per_execution(call)
+
     def check_program() -> None:
-        with _unreplaced(call.model):
-            refuse_changed(call, job.program.digest, trained=run.fits > 1)
+        if _steps_per_execution(call) == steps_per_execution:  # tf_keras writes it during an epoch
+            with _unreplaced(call.model):
+                refuse_changed(call, job.program.digest, trained=trained)
 
     remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check_program)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
-        ready = _started(remote, feeder, trained=run.fits > 1 or fit_checkpoints is not None)
+        ready = _started(remote, feeder, trained=trained)
         if fit_checkpoints is not None and ready.suspendable:
             fit_checkpoints.expect_commits()
         for note in filter(None, ready.notes.split("\n")):
@@ -174,6 +177,10 @@ def _converse(
         run.reporters.job_end()
         if feeder is not None:
             feeder.stop()  # raises the error of the script's own data, the cause of all others
+
+
+def _steps_per_execution(call: FitCall) -> int:
+    return call.flavor.steps_per_execution(call.model)
 
 
 def _loop(

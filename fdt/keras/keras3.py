@@ -12,7 +12,7 @@ from fdt.keras import Apply, attribute, natives, pickling, refuse_strategy, uniq
 from fdt.keras.variables import Traced, trace_step, trace_unbuilt
 from fdt.typing import Array, Model, Optimizer, Variable
 
-_COMPILED = ("train_function", "test_function", "predict_function")  # created again by the first step
+_COMPILED = ("train_function", "test_function", "predict_function", "_initial_epoch")  # set by fit and evaluate
 _BOUND = ("build", "quantize")  # created by Layer.__new__
 _OF_FIT = ("history", "_eval_epoch_iterator", "stop_training", "stop_evaluating", "stop_predicting")
 _OF_LAYERS = (*_BOUND, *_OF_FIT)
@@ -174,6 +174,9 @@ def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
         return pickling.by_state(obj, {**vars(obj), "config": config}, _set_tracker)
     if isinstance(obj, _TRACKED):
         return pickling.new, (type(obj),), (_items(obj), dict(vars(obj))), None, None, _set_tracked
+    if isinstance(obj, keras.optimizers.Optimizer):  # the model's own are in the job's state
+        for variable in obj.variables:
+            pickler.keep_value(variable)
     if isinstance(obj, (KerasSaveable, Operation)):
         dropped = (*natives.CHECKPOINTING, *_CACHES, *(_OF_LAYERS if isinstance(obj, keras.layers.Layer) else ()))
         state = {key: value for key, value in vars(obj).items() if key not in dropped}

@@ -29,9 +29,11 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
+import tensorflow as tf
 
 from fdt.errors import CaptureError
 from fdt.keras import natives
+from fdt.tensors import NUMBERS
 
 Reduce = Callable[[Any, "ModelPickler"], Any]  # returns a Later, a value as of __reduce__, or NotImplemented
 
@@ -87,7 +89,8 @@ class ModelPickler(cloudpickle.Pickler):
         """Return the initial value of a placeholder of `variable`: zeros when the job's state has its value."""
         if id(variable) not in self._pickled_variables:
             value = np.asarray(variable)
-            if id(variable) in self._constants or value.dtype.kind not in "biufc":
+            fixed = tf.TensorShape(variable.shape).is_fully_defined()
+            if id(variable) in self._constants or value.dtype.name not in NUMBERS or not fixed:
                 return value
             self.script_variables.append(variable)
         return self._zeros.setdefault((shape, dtype), natives.Zeros(shape, dtype))

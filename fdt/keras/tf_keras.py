@@ -21,7 +21,7 @@ from fdt.keras import Apply, attribute, natives, pickling, refuse_strategy, uniq
 from fdt.keras.variables import Traced, trace_step, trace_unbuilt
 from fdt.typing import Array, Model, Optimizer, Variable
 
-_COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function")
+_COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function", "_training_state")
 _DROPPED = ("history", "stop_training", "_eval_data_handler", "_obj_reference_counts_dict")
 _LAST = ("_saved_model_inputs_spec", "_saved_model_arg_spec", "_call_result")  # of the last call, including its trace
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
@@ -175,6 +175,9 @@ def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
         return pickling.Later(_op_layer, made_of, dict(sorted(state.items())), pickling.set_state)
     if isinstance(obj, node.Node):
         return pickling.by_state(obj, dict(vars(obj)), _set_node)
+    if isinstance(obj, (optimizer_v2.OptimizerV2, tf_keras.optimizers.Optimizer)):  # the model's are in the job's state
+        for variable in _optimizer_variables(obj):
+            pickler.keep_value(variable)
     if not isinstance(obj, (tf.Module, optimizer_v2.OptimizerV2, tf_keras.optimizers.Optimizer, tf_keras.losses.Loss)):
         return NotImplemented
     state = {key: value for key, value in vars(obj).items() if key not in _dropped(obj)}

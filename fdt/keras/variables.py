@@ -13,6 +13,15 @@ import tensorflow as tf
 from fdt.compat.tensorflow import ag_ctx, api
 from fdt.typing import Optimizer, Variable
 
+WRITERS = (  # the methods of tf.Variable that assign
+    "assign",
+    "assign_add",
+    "assign_sub",
+    "batch_scatter_update",
+    *(f"scatter_{what}" for what in ("add", "sub", "update", "max", "min", "mul", "div")),
+    *(f"scatter_nd_{what}" for what in ("add", "sub", "update", "max", "min")),
+)
+
 
 def tensor_variable(variable: Any) -> tf.Variable:
     """Return the tf.Variable inside a Keras 3 Variable or a tf_keras AutoCastVariable; a tf.Variable itself."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fdt.keras.script_code import of_library
 from fdt.keras.variables import tensor_variable
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
@@ -18,10 +19,11 @@ from hfdt.exactness.metrics import metric_objects
 from hfdt.worker.step_context import LogSources
 
 _MEAN, _SUM = 1, 2
-_FLOAT32 = 2e-6  # relative: metrics and variables are rounded to float32, also where the step is computed in float64
+# Relative, as states are rounded to float32 where the step is computed in float64: of values that each rank computes
+# alike, of sums and averages over ranks, and of a result against a number that may be of another function.
+_FLOAT32, _SUMS, _SAME = 2e-6, 2e-5, 1e-3
 # A count of Keras's metrics may change by a rounded prediction, while a state that does not add up is far off.
 _COUNTS = 0.05
-_LIBRARIES = ("keras.", "tf_keras.")
 
 
 class Aggregates:
@@ -61,7 +63,7 @@ class Aggregates:
         if alone is not None:
             bad = [
                 *map(self._differs, sliced.metrics, alone.metrics, self._allowances()),
-                *map(self._differs, sliced.state, alone.state, [0.0] * len(held)),
+                *map(self._differs, sliced.state, alone.state, sliced.allowances),
                 *(self._is_another(sliced.results[name]) for name in sliced.results),
             ]
             found[:] = [*bad, *(self._readings_of(each, alone.logs[name][0]) for name, each in sliced.logs.items())]
@@ -70,8 +72,13 @@ class Aggregates:
         for name, readings in zip(sliced.logs, agreed[len(messages) :].astype(int), strict=True):
             self._readings[name] = self._readings.get(name, _MEAN | _SUM) & int(readings)
 
-    def faults(self, others: list[str]) -> list[str]:
-        """Return what does not add up, as messages. `others`: names of the step's results that are not one number."""
+    def faults(self, others: list[str], rows: int) -> list[str]:
+        """Return what does not add up, as messages.
+
+        Args:
+            others: Names of the step's results that are not one number.
+            rows: The rows of the batch; the mean over one row is its sum.
+        """
         found = list(self._faults)
         found += [f"{self._step(name)}, which is not one number" for name in others if name not in self._names]
         for name in sorted(self._sources.mixed):
@@ -84,7 +91,7 @@ class Aggregates:
         return found + [
             f"{self._step(name)}, which is 0 at first: it may be a mean or a sum over samples"
             for name, readings in self._plain()
-            if readings == _MEAN | _SUM and name not in self._sources.fixed and self._sources.plain
+            if readings == _MEAN | _SUM and rows > 1 and name not in self._sources.fixed and self._sources.plain
         ]
 
     @property
@@ -102,7 +109,8 @@ class Aggregates:
     @property
     def _names(self) -> set[str]:
         """The names of the logs that are metrics' results."""
-        return {m.name for m in metric_objects(self._trainable.model)} - self._sources.plain
+        model = self._trainable.model
+        return {*model.get_metrics_result(), *(m.name for m in metric_objects(model))} - self._sources.plain
 
     def _differs(self, ours: Tensor, theirs: Tensor, allowance: float) -> bool:
         return relative([ours], [theirs]) > max(self._tolerance, allowance)
@@ -115,8 +123,10 @@ class Aggregates:
 
     def _is_another(self, pair: tuple[Any, float]) -> bool:
         """Return whether a log is not the result of the metric from whose state it is computed."""
+        if pair[0] is None:
+            return True
         result, log = np.asarray(pair[0], np.float64), pair[1]
-        return bool(result.size != 1 or abs(float(result.reshape(-1)[0]) - log) > self._tolerance * abs(log))
+        return bool(result.size != 1 or abs(float(result.reshape(-1)[0]) - log) > _SAME * abs(log))
 
     def _owners(self) -> list[tuple[str, Any]]:
         """Return the name and the metric of each metric variable."""
@@ -126,8 +136,8 @@ class Aggregates:
     def _allowances(self) -> list[float]:
         """Return the relative difference allowed to each metric variable for counts of the library's own metrics."""
         objects = metric_objects(self._trainable.model)
-        of_library = {id(v) for m in objects if type(m).__module__.startswith(_LIBRARIES) for v in m.variables}
-        return [_COUNTS if id(v) in of_library else 0.0 for v in self._trainable.metrics]
+        known = {id(v) for m in objects if of_library(m) and of_library(getattr(m, "_fn", m)) for v in m.variables}
+        return [_COUNTS if id(v) in known else _SUMS for v in self._trainable.metrics]
 
 
 def _message_of_metric(name: str, metric: Any) -> str:

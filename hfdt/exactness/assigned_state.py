@@ -9,25 +9,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
 from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import WRITERS, tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor, Variable
 from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext
 
-_WRITERS = (
-    "assign",
-    "assign_add",
-    "assign_sub",
-    "batch_scatter_update",
-    *(f"scatter_{what}" for what in ("add", "sub", "update", "max", "min", "mul", "div")),
-    *(f"scatter_nd_{what}" for what in ("add", "sub", "update", "max", "min")),
-)
+_EPSILON = {tf.float32: 2.0**-23, tf.float64: 2.0**-52}
 
 
 def averaged(variables: Iterable[Any], but: Iterable[Any]) -> dict[int, Variable]:
@@ -56,16 +48,18 @@ def write(variables: list[Variable], values: list[Tensor]) -> None:
     """
     with steps.entered(None):
         for variable, value in zip(variables, values, strict=True):
-            whole = tf.round(value)
-            close = tf.abs(value - whole) <= 4 * np.finfo(value.dtype.as_numpy_dtype).eps * tf.abs(whole)
-            variable.assign(tf.where(close, whole, value))
+            if value.dtype in _EPSILON:
+                whole = tf.round(value)
+                close = tf.abs(value - whole) <= 4 * _EPSILON[value.dtype] * tf.abs(whole)
+                value = tf.where(close, whole, value)
+            variable.assign(value)
 
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
     """Record assignments while the context lasts."""
     methods = [
-        (owner, name) for owner in (BaseResourceVariable, ResourceVariable) for name in _WRITERS if name in vars(owner)
+        (owner, name) for owner in (BaseResourceVariable, ResourceVariable) for name in WRITERS if name in vars(owner)
     ]
     with patched(Patch(owner, name, _noting) for owner, name in methods):
         yield

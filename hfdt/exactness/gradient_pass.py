@@ -89,6 +89,11 @@ class GradientPass:
         self.traced = function.get_concrete_function(self._spec, tf.TensorSpec([2], tf.int64))
         self._sent = dict(terms.sent_bytes)
 
+    @property
+    def written(self) -> dict[int, str]:
+        """The lines that assign variables in the traced step, by the variable's id."""
+        return self._of_trace.context.written
+
     def call(self, step: StepContext, batch: Any, share: Tensor) -> PassResult:
         """Call the traced function as the first part of `step`, in the graph that is traced."""
         traced = self._of_trace
@@ -144,7 +149,7 @@ def is_numeric(dtype: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Return whether a log is one number."""
     if tf.is_tensor(value):
-        return len(value.shape) == 0 and is_numeric(tf.as_dtype(value.dtype))
+        return tf.TensorShape(value.shape).rank == 0 and is_numeric(tf.as_dtype(value.dtype))
     return isinstance(value, (int, float, np.number, np.bool_))
 
 

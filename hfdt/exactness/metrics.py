@@ -5,7 +5,7 @@ Sums, counts and confusion matrices are additive, so the result is that of a sin
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,8 +17,9 @@ from fdt.typing import Array, Tensor, Variable
 from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext
 
+_PARTS = ("metrics", "utils", "ops")
 # Files between the caller of a metric's method and `_update_mean`.
-_OF_METRICS = (__file__, "/fdt/patches.py", "/tensorflow/", "/src/metrics/", "/src/utils/", "/src/ops/")
+_OF_METRICS = (__file__, "/fdt/patches.py", "/tensorflow/python/", *(f"keras/src/{part}/" for part in _PARTS))
 
 
 @contextlib.contextmanager
@@ -139,6 +140,12 @@ class MetricTotals:
 def metric_objects(model: Any) -> list[Any]:
     """Return the metrics of a model, those within Keras's containers one by one."""
     return [each for metric in getattr(model, "metrics", []) for each in getattr(metric, "metrics", None) or [metric]]
+
+
+def result_of(metric: Any, name: str) -> Any:
+    """Return the metric's result, or the entry `name` of a metric with several; None where it has no such entry."""
+    result = metric.result()
+    return result.get(name) if isinstance(result, Mapping) else result
 
 
 def arrays(values: list[Tensor]) -> list[Array]:

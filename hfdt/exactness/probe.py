@@ -19,11 +19,12 @@ import tensorflow as tf
 from fdt.data import source
 from fdt.errors import NeedsReplica
 from fdt.keras.script_code import script_parts
+from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows
-from hfdt.exactness.trial import COARSE, Result, StepTrial, test_states
+from hfdt.exactness.trial import COARSE, EXACT, HALF, Result, StepTrial, is_half, test_states
 from hfdt.exactness.untouched import Untouched
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
@@ -77,17 +78,19 @@ class Probe:
             NeedsReplica: Slices and the whole differ, and no reading of the losses corrects it.
         """
         self._aggregates.restart(self._terms.log_sources)
+        found = ProbeResult(Reading.MEAN, math.nan, [NOT_FINITE], finite=False)
         for moved in (True, False):
-            found = self._at(moved, (), allow_inexact)
+            found = self._at(moved, (), allow_inexact) or found
             if found.finite:
                 break
         else:
             return replace(found, notes=[NOT_FINITE])
         if self._trial.counts:
             later = self._at(moved, self._trial.counts, allow_inexact)
-            if later.reading is not found.reading:
+            if later is not None and later.reading is not found.reading:
                 raise _needs_replica("the loss is a mean over samples at one step and a sum at another")
-        notes = self._aggregates.faults(self._trial.gradient_pass.other_logs)
+        others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
+        notes = self._aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
             raise _needs_replica(notes[0])
         return replace(found, notes=found.notes + notes, summed=self._aggregates.summed)
@@ -99,22 +102,37 @@ class Probe:
             NeedsReplica: Slices and the whole differ.
         """
         comm, batch = self._terms.comm, few_rows(whole, self._trial.row_cost, self._terms.comm.size)
-        terms, alone = replace(self._terms, reading=reading), None
+        terms, alone, random = replace(self._terms, reading=reading), None, False
         with Untouched(self._trainable, moved=False) as state:
             if comm.rank == 0:
                 total = tf.cast(source.rows(batch), tf.int64)
                 solo = replace(terms, comm=SoloComm(), averaged={}, sent_bytes={})
-                alone = test_states(self._trainable, solo, batch, tf.stack([total, total]))
-                state.restart()
+                alone, again = (self._tested(state, solo, batch, tf.stack([total, total])) for _ in range(2))
+                random = relative(again, alone) > EXACT
+            state.restart()
             sliced = test_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
-        if agreed(comm, 0.0 if alone is None else relative(sliced, alone)) > max(self._tolerance, COARSE):
+        difference = 0.0 if alone is None or random else relative(sliced, alone)
+        if agreed(comm, difference) > (HALF if is_half(self._trainable.model) else COARSE):
             parts = ", ".join(script_parts(self._trainable.model)[:3])
             raise _needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
 
-    def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult:
+    def _tested(self, state: Untouched, *step: Any) -> list[Tensor]:
+        state.restart()
+        return test_states(self._trainable, *step)
+
+    def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult | None:
+        """Compare at one start; return None where the step cannot run `later`, such as a counter that is an index."""
         held = () if self._terms.own_step else self._trainable.optimizer
         with Untouched(self._trainable, moved=moved, held=held, later=later) as state:
-            return self._found(state, allow_inexact)
+            return self._found(state, allow_inexact) if not later or self._runs(state) else None
+
+    def _runs(self, state: Untouched) -> bool:
+        failed = 0.0
+        try:
+            self._alone(state)
+        except tf.errors.OpError:
+            failed = 1.0
+        return not agreed(self._terms.comm, failed)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
         alone = self._alone(state)

@@ -116,8 +116,9 @@ class Probing:
     def _read(self, probe: Probe, whole: Any) -> list[str]:
         """Read a step that the script wrote a part of. Raises NeedsReplica where it needs rows of other ranks."""
         found = row_dependence(self._trainable, whole, self._comm.size) if probe.by_script else RowDependence()
-        self._terms.note_log_sources(found.logs)
-        probe.note_log_sources(found.logs)
+        if not self._terms.own_logs:
+            self._terms.note_log_sources(found.logs)
+            probe.note_log_sources(found.logs)
         if not found.operations or not self._synchronised:
             return []
         message = f"the training step needs all rows of a batch ({found.operations[0]}), of which each rank has a part"

@@ -19,7 +19,7 @@ from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, InFloat64
 from hfdt.exactness.gradient_pass import GradientPass, any_rows
-from hfdt.exactness.metrics import MetricTotals, metric_objects
+from hfdt.exactness.metrics import MetricTotals, metric_objects, result_of
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
 from hfdt.exactness.untouched import counters, others
@@ -30,6 +30,7 @@ from hfdt.worker.step_context import Reading, StepContext, StepTerms
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
 # to another neighbour, which a deep network magnifies to 1e-5. COARSE: a step in float32 throughout.
 EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
+AVERAGED = 2e-5  # relative, of a float32 variable that is averaged over ranks
 _COLUMNS, _PROJECTIONS = 256, 8
 
 
@@ -41,6 +42,7 @@ class Result:
         gradients: The gradients, large ones as sketches.
         metrics: The metrics' states over all ranks.
         state: The values of `StepTrial.held`, in which every rank's value counts.
+        allowances: The relative difference that rounding may cause in each value of `state`.
         logs: The numbers that the step returns by name: (mean over ranks by weight, sum over ranks).
         results: The local results of the metrics that `LogSources.metrics` names, and the local logs of that name.
         seen: The tensors that the trial recorded.
@@ -49,6 +51,7 @@ class Result:
     gradients: list[Tensor]
     metrics: list[Tensor]
     state: list[Tensor]
+    allowances: list[float]
     logs: dict[str, tuple[float, float]]
     results: dict[str, tuple[Any, float]]
     seen: Sequence[Tensor] = ()
@@ -116,7 +119,9 @@ class StepTrial:
             self.terms.note_scalar_loss()
         graph = self.gradient_pass.traced.graph
         captured = {id(outer) for outer, _ in graph.captures}
-        self.counts = [v for v in counters(self._trainable) if id(v.handle) in captured]
+        written = self.gradient_pass.written
+        steps_of = {id(tensor_variable(v)) for v in self._trainable.optimizer} | set(written)
+        self.counts = [v for v in counters(self._trainable) if id(v.handle) in captured and id(v) in steps_of]
         self.row_cost, self.by_script = cost_of_a_row(graph), made_by_script(graph)
         function = tf.function(functools.partial(self._gradients, terms), autograph=False)
         spec = tf.nest.map_structure(any_rows, batch)
@@ -157,8 +162,8 @@ class StepTrial:
         logs, results = self._numbers(terms, share, out[count + watched :])
         if int(share[0]) == 0:
             totals.load(totals._start)
-        state = self._state(terms.comm)
-        return Result(out[:count], totals.total(), state, logs, results, out[count : count + watched])
+        state, allowances = self._state(terms.comm)
+        return Result(out[:count], totals.total(), state, allowances, logs, results, out[count : count + watched])
 
     def _gradients(self, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
         """Run the step; return the sketches of the gradients' means over ranks, the watched tensors, and the logs."""
@@ -170,7 +175,7 @@ class StepTrial:
         gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
         assigned_state.flush(found.context)
         self.written.update(found.context.written)
-        logs = {} if terms.own_step and not self.by_script else found.numbers
+        logs = {} if terms.own_logs else found.numbers
         self._sizes, self._log_names = (len(gradients), len(found.watched)), list(logs)
         return [*gradients, *found.watched, *logs.values()]
 
@@ -178,25 +183,27 @@ class StepTrial:
     def held(self) -> list[tuple[Any, str]]:
         """The variables that the step assigns, besides metrics and random generators, with the assigning line.
 
-        Gradients' updates do not count.
+        Gradients' updates do not count. Where the step runs eagerly, ranks may assign different variables: all count.
         """
-        candidates = [*others(self._trainable), *self._trainable.trainable, *self._trainable.optimizer]
-        return [(v, line) for v in candidates if (line := self.written.get(id(tensor_variable(v)))) is not None]
+        updated = [] if self.terms.own_step else [*self._trainable.trainable, *self._trainable.optimizer]
+        candidates = [(v, self.written.get(id(tensor_variable(v)))) for v in (*others(self._trainable), *updated)]
+        eager = self.tolerance >= COARSE
+        return [(v, line or "an unknown line") for v, line in candidates if eager or line is not None]
 
-    def _state(self, comm: Comm) -> list[Tensor]:
-        """Return the values of `held` in float64.
+    def _state(self, comm: Comm) -> tuple[list[Tensor], list[float]]:
+        """Return the values of `held` in float64, large ones as sketches, and the relative difference allowed to each.
 
         Those that are not averaged are added over ranks, by weights that differ. The sum is one machine's value if
         every rank has that value, and another one if ranks have different values. A collective.
         """
         weight = 2 * (comm.rank + 1) / (comm.size * (comm.size + 1))
         variables = [tensor_variable(v) for v, _ in self.held]
-        values = [tf.cast(tf.identity(v), tf.float64) for v in variables]
+        values = [_sketch(tf.cast(tf.identity(v), tf.float64)) for v in variables]
         own = [i for i, v in enumerate(variables) if id(v) not in self.terms.averaged]
         added = comm.sum([weight * values[i] for i in own], "hfdt.state") if own else []
         for i, value in zip(own, added, strict=True):
             values[i] = value
-        return values
+        return values, [0.0 if i in own else AVERAGED for i in range(len(values))]
 
     def _numbers(self, terms: StepTerms, share: Tensor, values: list[Tensor]) -> tuple[Any, Any]:
         """Return `Result.logs` and `Result.results`. A collective."""
@@ -205,17 +212,24 @@ class StepTrial:
         parts = [[value * mine / total if mine else 0.0, value if mine else 0.0] for value in local.values()]
         added = terms.comm.sum([tf.constant(parts, tf.float64)], "hfdt.logs")[0].numpy().tolist() if parts else []
         objects = metric_objects(self._trainable.model)
-        pairs = {name: (objects[i].result(), local[name]) for name, i in terms.log_sources.metrics.items() if local}
+        metrics = terms.log_sources.metrics.items() if local else ()
+        pairs = {name: (result_of(objects[i], name), local[name]) for name, i in metrics}
         return dict(zip(local, map(tuple, added), strict=True)), pairs
 
 
 def test_states(trainable: Any, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
     """Run Keras's test step on a local batch; return the metrics' states over all ranks. A collective."""
-    trainable.model.reset_metrics()
+    model, flavor = trainable.model, trainable.flavor.name
+    model.reset_metrics()
     totals = MetricTotals(terms.comm, trainable.metrics)
     totals.started()
-    with steps.entered(StepContext(terms, share)):
-        call_converted(trainable.flavor.name, trainable.model.test_step, batch)
+
+    def step() -> None:
+        with steps.entered(StepContext(terms, share)), without_randomness(flavor):
+            call_converted(flavor, model.test_step, batch)
+
+    eager = model.run_eagerly or getattr(terms.comm, "eager_only", False)
+    (step if eager else tf.function(step, autograph=False))()
     if int(share[0]) == 0:
         totals.load(totals._start)
     return totals.total()

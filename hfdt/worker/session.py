@@ -147,14 +147,21 @@ class RankProgram:
         apart = found and (local or not isinstance(self.rule, StepAlgorithm))
         note = "each rank has its own BatchNorm statistics: numbers differ from those of one machine"
         notes = [note] if apart else []
-        own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
+        kind, library = type(trainable.model), trainable.flavor.keras.Model
+        own, own_metrics = kind.train_step is library.train_step, kind.compute_metrics is library.compute_metrics
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
         compression = compression_of(trainable, self.options, self.comm.size)
         size = bucket_bytes(self.options)
         timeline = StepTimeline(self._at_once, self.comm.size) if is_on(self.options, "timeline") else None
         terms = StepTerms(
-            self.comm, own_step=own, averaged=averaged, bucket_bytes=size, compression=compression, timeline=timeline
+            self.comm,
+            own_step=own,
+            own_logs=own and own_metrics,
+            averaged=averaged,
+            bucket_bytes=size,
+            compression=compression,
+            timeline=timeline,
         )
         return terms, layers, notes if self.comm.size > 1 else [NOT_USED] * ("compress" in self.options)
 

@@ -15,7 +15,7 @@ from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
 from hfdt.exactness.gradient_pass import GradientPass, is_number
-from hfdt.exactness.metrics import HeldMetrics, MetricTotals, metric_objects
+from hfdt.exactness.metrics import HeldMetrics, MetricTotals, metric_objects, result_of
 from hfdt.worker import step_context as steps
 from hfdt.worker.blocks import Blocks
 from hfdt.worker.exchange import GradientExchange, run_split
@@ -181,7 +181,7 @@ class ShardedModel:
             return logs
         sources, objects = self.terms.log_sources, metric_objects(self.model)
         known = {k: v for k, v in self.model.get_metrics_result().items() if k not in sources.plain}
-        known.update((name, objects[index].result()) for name, index in sources.metrics.items() if name in logs)
+        known.update((name, result_of(objects[i], name)) for name, i in sources.metrics.items() if name in logs)
         plain = sorted(name for name, value in logs.items() if name not in known and is_number(value))
         whole = {name: known.get(name, value) for name, value in logs.items()}
         if plain:

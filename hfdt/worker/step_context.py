@@ -80,6 +80,7 @@ class StepTerms:
     comm: Comm
     reading: Reading = Reading.MEAN
     own_step: bool = True  # the train_step is Keras's
+    own_logs: bool = True  # the step's logs are Keras's: the results of metrics
     averaged: Mapping[int, Variable] = field(default_factory=dict)
     may_idle: bool = True  # some rank may have no sample of some batch
     bucket_bytes: int = DEFAULT_BUCKET_MB << 20

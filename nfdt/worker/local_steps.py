@@ -15,15 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import WRITERS, tensor_variable
 from fdt.ops import all_finite, call_flat
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.model.shards import Ownership, summable_others
 from nfdt.model.variables import count_of, schedule_at
 from nfdt.transport.channel import Weights, WorkerGradient
-
-_ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
 
 
 @contextlib.contextmanager
@@ -40,7 +38,7 @@ def assignments() -> Iterator[set[int]]:
 
     # TensorFlow redefines some of these methods in the subclass.
     owners = (BaseResourceVariable, ResourceVariable)
-    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in _ASSIGNS if name in vars(owner)]
+    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in WRITERS if name in vars(owner)]
     for owner, name, original in methods:
         setattr(owner, name, noting(original))
     try:

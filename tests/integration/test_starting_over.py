@@ -55,3 +55,18 @@ def test_a_fit_that_slices_cannot_train_is_divided_by_placements(tmp_path):
     assert "(L2Loss at fit_clipped_by_hand.py:20)" in divided.stderr
     assert "each rank has a part: the run starts again, and every rank runs the script" in divided.stderr
     assert "worker 0:    6 steps, 36 samples" in divided.stderr
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fit_updates_by_hand.py", "train_step applies gradients 0 times, and a server applies those of one optimizer"),
+        ("fit_eager_settings.py", "the callback Scale (fit_eager_settings.py:24) may change"),
+    ],
+)
+def test_nfdt_starts_over_where_a_server_cannot_update_the_weights(tmp_path, name, reason):
+    shutil.copy(ROOT / "tests/wrong/scripts" / name, tmp_path)
+    divided = run(tmp_path, name, "-m", "nfdt", "run", "-np", "1")
+    assert not difference(run(tmp_path, name).stdout, divided.stdout, 1e-6)
+    assert f"{reason}: the run starts again, and every rank runs the script" in divided.stderr

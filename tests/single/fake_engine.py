@@ -13,6 +13,7 @@ from fdt.data import open_source
 from fdt.job import BatchHooks, JobSpec
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
+from fdt.tensors import numbers
 from fdt.trainable import build
 
 
@@ -118,7 +119,7 @@ class Worker:
         data = open_source(self.job.validation, self.job.fit, self.blobs, 0, training=False)
         logs = self.model.evaluate(data.slices(0, 0, 1).map(lambda batch, share: batch), return_dict=True, verbose=0)
         metrics = self.blobs.put_arrays(self.trainable.metric_arrays())
-        return pb.Event(evaluated=pb.Evaluated(epoch=command.epoch, logs=plain(logs), metrics=metrics))
+        return pb.Event(evaluated=pb.Evaluated(epoch=command.epoch, logs=numbers(logs), metrics=metrics))
 
     def _load(self, changed: job_pb2.State) -> None:
         self.trainable.load(changed, self.blobs)
@@ -128,18 +129,14 @@ class Worker:
     def _step_end(self, step: int, logs: Any, last: bool) -> pb.Event:
         state = self._state() if self.job.fit.batch_hooks is BatchHooks.STATE else None
         metrics = self.blobs.put_arrays(self.trainable.metric_arrays())
-        return pb.Event(step_end=pb.StepEnd(step=step, logs=plain(logs), state=state, metrics=metrics, last=last))
+        return pb.Event(step_end=pb.StepEnd(step=step, logs=numbers(logs), state=state, metrics=metrics, last=last))
 
     def _epoch_end(self, epoch: int, steps: int, logs: Any) -> pb.Event:
         metrics = self.blobs.put_arrays(self.trainable.metric_arrays())
-        done = pb.EpochEnd(epoch=epoch, steps=steps, logs=plain(logs), state=self._state(), metrics=metrics)
+        done = pb.EpochEnd(epoch=epoch, steps=steps, logs=numbers(logs), state=self._state(), metrics=metrics)
         done.extra.update(self.client.extra)
         return pb.Event(epoch_end=done)
 
     def _state(self) -> job_pb2.State:
         model = self.blobs.put_arrays(self.trainable.model_arrays())
         return job_pb2.State(model=model, optimizer=self.blobs.put_arrays(self.trainable.optimizer_arrays()))
-
-
-def plain(logs: Any) -> dict[str, float]:
-    return {name: float(value) for name, value in logs.items()}

@@ -85,6 +85,23 @@ def test_logs_of_a_custom_training_step(keras: Any, client: FakeClient) -> None:
     compare(keras, client, model_zoo.custom_everything)
 
 
+def test_a_metric_whose_result_is_a_vector_is_in_history(client: FakeClient) -> None:
+    import keras
+
+    def history() -> Any:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, activation="softmax")])
+        metrics = [keras.metrics.F1Score(average=None), keras.metrics.F1Score(average="macro", name="macro")]
+        model.compile("sgd", "categorical_crossentropy", metrics=metrics)
+        return model.fit(X, keras.utils.to_categorical(Y, 3), **ARGUMENTS).history
+
+    expected = history()
+    with remotely(client):
+        found = history()
+    assert list(found) == list(expected) and "f1_score" in found
+    np.testing.assert_allclose(np.asarray(found["f1_score"]), np.asarray(expected["f1_score"]), rtol=1e-5)
+
+
 def test_averaged_weights_are_put_in_place_at_the_end(keras: Any, client: FakeClient) -> None:
     compare(keras, client, model_zoo.ema)
 

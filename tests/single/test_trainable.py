@@ -131,6 +131,45 @@ def test_a_program_needs_neither_script_nor_modules_beside_it(blobs: LocalBlobs,
     assert logs["rate"] == [0.25] and np.isfinite(logs["loss"][0])
 
 
+@pytest.mark.parametrize("name", ["keras", "tf_keras"])
+def test_variables_that_the_code_refers_to_are_a_part_of_the_state(name: str, blobs: LocalBlobs) -> None:
+    keras = importlib.import_module(name)
+    weight, generator = tf.Variable(0.0), tf.random.Generator.from_seed(1)
+
+    def loss(true: Any, predicted: Any) -> Any:
+        noise = 0.0 * tf.reduce_sum(generator.normal([1]))
+        return tf.reduce_mean((true - predicted) ** 2, -1) + weight + noise
+
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss)
+    flavor = flavor_of(model)
+    flavor.build(model, (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])))
+    program, captured = capture_program(flavor, model, blobs)
+    assert [v is weight for v in captured.script_variables] == [True]
+    weight.assign(7.0)
+    again, _ = capture_program(flavor, model, blobs)
+    assert again.digest == program.digest
+    there = build(program, blobs)
+    there.load(state_of(captured, blobs), blobs)
+    assert float(there.script_variables[0]) == 7.0
+    assert there.model.evaluate(tf.zeros((2, 3)), tf.zeros((2, 1)), verbose=0) == pytest.approx(7.0)
+
+
+def test_the_tensorflow_variable_of_a_weight_is_still_that_of_the_weight(blobs: LocalBlobs) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    kernel = model.layers[0].kernel.value
+    model.compile("sgd", lambda true, predicted: tf.reduce_mean(predicted, -1) + tf.reduce_sum(kernel**2))
+    flavor = named("keras")
+    flavor.build(model, (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])))
+    program, captured = capture_program(flavor, model, blobs)
+    assert not captured.script_variables
+    there = build(program, blobs).model
+    there.layers[0].kernel.assign([[1.0], [2.0], [3.0]])
+    assert float(there.loss(tf.zeros((1, 1)), tf.zeros((1, 1)))[0]) == 14.0
+
+
 def test_a_state_that_does_not_fit_names_the_variable() -> None:
     import keras
 

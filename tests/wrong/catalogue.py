@@ -25,7 +25,7 @@ REFUSED = {
     "fit_counted_rows": "assigns variable 'sequential/count/variable' (fit_counted_rows.py:19) a value that depends on",
     "fit_eager_settings": "the model runs eagerly, so each step reads objects that the callback Scale",
     "fit_ignored_labels": "needs all rows of a batch",
-    "fit_listed_optimizers": "assigns variable 'adam/dense_kernel_velocity'",
+    "fit_listed_optimizers": "assigns variable 'dense_1/kernel'",
     "fit_metric_of_means": "metric 'loss_of_means' (fit_metric_of_means.py:19) has a state that cannot be summed",
     "fit_raised_penalty": "needs all rows of a batch",
     "fit_running_sum": "assigns variable 'sequential/total/variable'",

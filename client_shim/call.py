@@ -48,3 +48,13 @@ def _flat(callbacks: Any) -> list[Any]:
     if isinstance(callbacks, (list, tuple)):
         return [flat for callback in callbacks for flat in _flat(callback)]
     return [callbacks]
+
+
+def without_nothing(spec: Any) -> Any:
+    """Return a batch as training steps receive it: (x, y, None) becomes (x, y); a bare x stays as it is."""
+    if not isinstance(spec, (tuple, list)):
+        return spec
+    parts = list(spec)
+    while len(parts) > 1 and parts[-1] is None:
+        parts.pop()
+    return tuple(parts)

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from client_shim.call import FitCall, Original
+from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import refuse_changed, refuse_in_eager_steps
@@ -139,15 +139,9 @@ def _converse(
     fit_checkpoints: FitCheckpoints | None,
     talk: EngineChannel,
 ) -> Any:
-
-    trained, steps_per_execution = run.fits > 1 or fit_checkpoints is not None, _steps_per_execution(call)
-
-    def check_program() -> None:
-        if _steps_per_execution(call) == steps_per_execution:  # tf_keras writes it during an epoch
-            with _unreplaced(call.model):
-                refuse_changed(call, job.program.digest, trained=trained)
-
-    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check_program)
+    trained = run.fits > 1 or fit_checkpoints is not None
+    check = _program_check(call, job.program.digest, trained=trained)
+    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
         ready = _started(remote, feeder, trained=trained)
@@ -179,8 +173,15 @@ def _converse(
             feeder.stop()  # raises the error of the script's own data, the cause of all others
 
 
-def _steps_per_execution(call: FitCall) -> int:
-    return call.flavor.steps_per_execution(call.model)
+def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[], None]:
+    at_once = call.flavor.steps_per_execution(call.model)
+
+    def check() -> None:
+        if call.flavor.steps_per_execution(call.model) == at_once:  # tf_keras writes it during an epoch
+            with _unreplaced(call.model):
+                refuse_changed(call, digest, trained=trained)
+
+    return check
 
 
 def _loop(
@@ -293,13 +294,3 @@ def start_feeder(captured: Captured, talk: EngineChannel, blobs: Blobs, job: Job
     """Start the thread that draws the batches only the client can draw; return None when there are none."""
     start = getattr(captured, "start_feeder", None)
     return start(talk, blobs, job.id, job.fit.initial_epoch) if start else None
-
-
-def without_nothing(spec: Any) -> Any:
-    """Return a batch as training steps receive it: (x, y, None) becomes (x, y); a bare x stays as it is."""
-    if not isinstance(spec, (tuple, list)):
-        return spec
-    parts = list(spec)
-    while len(parts) > 1 and parts[-1] is None:
-        parts.pop()
-    return tuple(parts)

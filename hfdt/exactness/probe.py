@@ -24,7 +24,7 @@ from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows
-from hfdt.exactness.trial import COARSE, EXACT, HALF, Result, StepTrial, is_half, test_states
+from hfdt.exactness.trial import COARSE, EXACT, HALF, Result, StepTrial, is_half, validation_states
 from hfdt.exactness.untouched import Untouched
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
@@ -110,7 +110,7 @@ class Probe:
                 alone, again = (self._tested(state, solo, batch, tf.stack([total, total])) for _ in range(2))
                 random = relative(again, alone) > EXACT
             state.restart()
-            sliced = test_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
+            sliced = validation_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
         difference = 0.0 if alone is None or random else relative(sliced, alone)
         if agreed(comm, difference) > (HALF if is_half(self._trainable.model) else COARSE):
             parts = ", ".join(script_parts(self._trainable.model)[:3])
@@ -118,7 +118,7 @@ class Probe:
 
     def _tested(self, state: Untouched, *step: Any) -> list[Tensor]:
         state.restart()
-        return test_states(self._trainable, *step)
+        return validation_states(self._trainable, *step)
 
     def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult | None:
         """Compare at one start; return None where the step cannot run `later`, such as a counter that is an index."""

@@ -217,7 +217,7 @@ class StepTrial:
         return dict(zip(local, map(tuple, added), strict=True)), pairs
 
 
-def test_states(trainable: Any, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
+def validation_states(trainable: Any, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
     """Run Keras's test step on a local batch; return the metrics' states over all ranks. A collective."""
     model, flavor = trainable.model, trainable.flavor.name
     model.reset_metrics()

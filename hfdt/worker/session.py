@@ -145,8 +145,9 @@ class RankProgram:
         local = self.options.get("batch_norm", "sync") == "local"
         layers = [] if local else found
         apart = found and (local or not isinstance(self.rule, StepAlgorithm))
-        note = "each rank has its own BatchNorm statistics: numbers differ from those of one machine"
-        notes = [note] if apart else []
+        notes = (
+            ["each rank has its own BatchNorm statistics: numbers differ from those of one machine"] if apart else []
+        )
         kind, library = type(trainable.model), trainable.flavor.keras.Model
         own, own_metrics = kind.train_step is library.train_step, kind.compute_metrics is library.compute_metrics
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
@@ -171,8 +172,7 @@ class RankProgram:
         self.probing.load(state, blobs)
         if not state.model.id or isinstance(self.rule, BlockAlgorithm):
             return  # seeds belong to a block, not to a rank
-        for seed in self.trainable.seeds:
-            variable = tensor_variable(seed)
+        for variable in map(tensor_variable, self.trainable.seeds):
             variable.assign(shifted_seed(variable, self.comm.rank))
 
     def arrays(self) -> tuple[list[Array], list[Array]] | None:
@@ -266,9 +266,7 @@ class RankProgram:
 
     def waited(self) -> float:
         """Return the seconds of this epoch that gradients spent in exchanges, without those of BatchNorm and masks."""
-        return float(self.sharded.waited) + sum(
-            each.waited_s for each in (self.rounds, self.blocks) if each is not None
-        )
+        return float(self.sharded.waited) + sum(each.waited_s for each in (self.rounds, self.blocks) if each)
 
     def sent_bytes(self, steps: int) -> int:
         """Return the bytes that this rank has sent (and received) in `steps` steps of the current epoch.

@@ -183,7 +183,7 @@ class Simulated:
         job = ServedJob(spec, served, blobs, shard=0, shards=1, workers=1)
         self.model = served.model
         made = cluster(run.network, run.nodes if run.method == "asgd" else 1, task)
-        self._session = SimulatedJob(job, GradientStep(worker), worker, made, lambda event: None, heard=heard)
+        self._session = SimulatedJob(job, GradientStep(worker), worker, made, lambda event: None, on_exchange=heard)
         self._unchanged = State()
 
     def epoch(self, number: int) -> None:

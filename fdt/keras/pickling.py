@@ -19,7 +19,6 @@ import pickle
 import sys
 import threading
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -31,11 +30,11 @@ import tensorflow as tf
 from fdt.errors import CaptureError
 from fdt.keras import natives
 from fdt.keras.annotations import annotation_globals
+from fdt.keras.python_objects import reduce_plain
 from fdt.tensors import NUMBERS
 
 Reduce = Callable[[Any, "ModelPickler"], Any]  # returns a Later, a value as of __reduce__, or NotImplemented
 
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _afterwards = threading.local()  # .calls: `loads` runs them once all objects are complete
 
 
@@ -58,7 +57,7 @@ class ModelPickler(cloudpickle.Pickler):
 
     def __init__(self, file: io.BytesIO, reduces: Sequence[Reduce], pickled_variables: frozenset[int]) -> None:
         super().__init__(file, protocol=5)
-        self._reduces = (*reduces, _reduce_plain, natives.reduce_native)
+        self._reduces = (*reduces, reduce_plain, natives.reduce_native)
         self._pickled_variables = pickled_variables
         self.script_variables: list[Any] = []
         self._constants: set[int] = set()  # ids of the variables that are written with their values
@@ -238,32 +237,6 @@ def _hashes_itself(obj: Any) -> bool:
 def _at_once(reduced: Later) -> Any:
     make, arguments, state, finish = reduced
     return make, arguments, state, None, None, finish
-
-
-def _reduce_plain(obj: Any, _: ModelPickler) -> Any:
-    """Reduce objects that Python cannot pickle, or that have no meaning in another process."""
-    if isinstance(obj, weakref.ref):
-        target = obj()
-        return (_dead_reference, ()) if target is None else (weakref.ref, (target,))
-    if type(obj) in (weakref.WeakKeyDictionary, weakref.WeakSet, weakref.WeakValueDictionary):
-        return type(obj), ()  # caches
-    if isinstance(obj, _LOCKS):
-        return type(obj) if obj.__class__ is _LOCKS[1] else threading.Lock, ()
-    if isinstance(obj, threading.local):
-        return _local_like, (type(obj),)
-    return NotImplemented
-
-
-class _Gone:
-    pass
-
-
-def _dead_reference() -> Any:
-    return weakref.ref(_Gone())
-
-
-def _local_like(cls: type) -> Any:
-    return cls()
 
 
 class _Probe(ModelPickler):

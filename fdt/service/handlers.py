@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 _MALFORMED = object()
-_MALFORMED = "a message is malformed: its bytes are not of the type that this call takes"
+_MALFORMED_REASON = "a message is malformed: its bytes are not of the type that this call takes"
 _GONE = "the caller has broken the stream"
 
 
@@ -100,7 +100,7 @@ class _Requests:
             raise StreamBroken(_GONE)
         if message is _MALFORMED:
             self.bad = True
-            raise ValueError(_MALFORMED)
+            raise ValueError(_MALFORMED_REASON)
         return message
 
 
@@ -125,7 +125,7 @@ def _guarded(requests: _Requests, context: grpc.ServicerContext) -> Iterator[Non
     except StreamBroken:
         pass
     if requests.bad:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED_REASON)
     if requests.broken:  # nobody receives it; but gRPC would log another error, and a missing answer
         context.abort(grpc.StatusCode.CANCELLED, _GONE)
 

@@ -16,12 +16,13 @@ from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness.culprit import place_of
 from hfdt.exactness.metrics import metric_objects
+from hfdt.exactness.trial import OVER_RANKS
 from hfdt.worker.step_context import LogSources
 
 _MEAN, _SUM = 1, 2
 # Relative, as states are rounded to float32 where the step is computed in float64: of values that each rank computes
-# alike, of sums and averages over ranks, and of a result against a number that may be of another function.
-_FLOAT32, _SUMS, _SAME = 2e-6, 2e-5, 1e-3
+# alike, and of a result against a number that may be of another function.
+_FLOAT32, _SAME = 2e-6, 1e-3
 # A count of Keras's metrics may change by a rounded prediction, while a state that does not add up is far off.
 _COUNTS = 0.05
 
@@ -137,7 +138,7 @@ class Aggregates:
         """Return the relative difference allowed to each metric variable for counts of the library's own metrics."""
         objects = metric_objects(self._trainable.model)
         known = {id(v) for m in objects if of_library(m) and of_library(getattr(m, "_fn", m)) for v in m.variables}
-        return [_COUNTS if id(v) in known else _SUMS for v in self._trainable.metrics]
+        return [_COUNTS if id(v) in known else OVER_RANKS for v in self._trainable.metrics]
 
 
 def _message_of_metric(name: str, metric: Any) -> str:

@@ -78,21 +78,20 @@ class Probe:
             NeedsReplica: Slices and the whole differ, and no reading of the losses corrects it.
         """
         self._aggregates.restart(self._terms.log_sources)
-        found = ProbeResult(Reading.MEAN, math.nan, [NOT_FINITE], finite=False)
         for moved in (True, False):
-            found = self._at(moved, (), allow_inexact) or found
+            found = self._at(moved, (), allow_inexact)
             if found.finite:
                 break
         else:
             return replace(found, notes=[NOT_FINITE])
-        if self._trial.counts:
-            later = self._at(moved, self._trial.counts, allow_inexact)
-            if later is not None and later.reading is not found.reading:
-                raise _needs_replica("the loss is a mean over samples at one step and a sum at another")
+        counts = self._trial.counts
+        if counts and self._runs_later(moved, counts):
+            if self._at(moved, counts, allow_inexact).reading is not found.reading:
+                raise needs_replica("the loss is a mean over samples at one step and a sum at another")
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
         notes = self._aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
-            raise _needs_replica(notes[0])
+            raise needs_replica(notes[0])
         return replace(found, notes=found.notes + notes, summed=self._aggregates.summed)
 
     def check_test_step(self, reading: Reading, whole: Any) -> None:
@@ -114,25 +113,29 @@ class Probe:
         difference = 0.0 if alone is None or random else relative(sliced, alone)
         if agreed(comm, difference) > (HALF if is_half(self._trainable.model) else COARSE):
             parts = ", ".join(script_parts(self._trainable.model)[:3])
-            raise _needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
+            raise needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
 
     def _tested(self, state: Untouched, *step: Any) -> list[Tensor]:
         state.restart()
         return validation_states(self._trainable, *step)
 
-    def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult | None:
-        """Compare at one start; return None where the step cannot run `later`, such as a counter that is an index."""
-        held = () if self._terms.own_step else self._trainable.optimizer
-        with Untouched(self._trainable, moved=moved, held=held, later=later) as state:
-            return self._found(state, allow_inexact) if not later or self._runs(state) else None
+    def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult:
+        with self._start(moved, later) as state:
+            return self._found(state, allow_inexact)
 
-    def _runs(self, state: Untouched) -> bool:
+    def _runs_later(self, moved: bool, later: Sequence[Any]) -> bool:
+        """Return whether the whole batch's step runs `later`: a counter may be an index. A collective."""
         failed = 0.0
-        try:
-            self._alone(state)
-        except tf.errors.OpError:
-            failed = 1.0
+        with self._start(moved, later) as state:
+            try:
+                self._alone(state)
+            except tf.errors.OpError:
+                failed = 1.0
         return not agreed(self._terms.comm, failed)
+
+    def _start(self, moved: bool, later: Sequence[Any]) -> Untouched:
+        held = () if self._terms.own_step else self._trainable.optimizer
+        return Untouched(self._trainable, moved=moved, held=held, later=later)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
         alone = self._alone(state)
@@ -155,7 +158,7 @@ class Probe:
         message = self._named(state, self._difference(self._sliced(state, self._trial), alone))
         if allow_inexact:
             return ProbeResult(Reading.MEAN, math.nan, [message])
-        raise _needs_replica(message)
+        raise needs_replica(message)
 
     def _compare(self, state: Untouched, trial: StepTrial, alone: Result | None) -> ProbeResult | None:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
@@ -193,7 +196,8 @@ class Probe:
         return agreed(self._terms.comm, mine)
 
 
-def _needs_replica(message: str) -> NeedsReplica:
+def needs_replica(message: str) -> NeedsReplica:
+    """Return the error of a step that cannot be divided, before the first update."""
     return NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.blobs import Blobs
-from fdt.errors import NeedsReplica
 from fdt.job import State, is_on
 from fdt.keras import attribute
 from fdt.keras.script_code import script_parts
@@ -21,7 +20,7 @@ from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
 from hfdt.exactness.aggregates import agreed
 from hfdt.exactness.gradient_pass import GradientPass
-from hfdt.exactness.probe import REMEDY, Probe
+from hfdt.exactness.probe import Probe, needs_replica
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import Reading, StepTerms
 
@@ -124,7 +123,7 @@ class Probing:
         message = f"the training step needs all rows of a batch ({found.operations[0]}), of which each rank has a part"
         if self._allow:
             return [message]
-        raise NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
+        raise needs_replica(message)
 
     @contextlib.contextmanager
     def _as_scripts_have_it(self) -> Iterator[None]:

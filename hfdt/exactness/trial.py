@@ -30,7 +30,7 @@ from hfdt.worker.step_context import Reading, StepContext, StepTerms
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
 # to another neighbour, which a deep network magnifies to 1e-5. COARSE: a step in float32 throughout.
 EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
-AVERAGED = 2e-5  # relative, of a float32 variable that is averaged over ranks
+OVER_RANKS = 2e-5  # relative, of a float32 state that is added or averaged over ranks
 _COLUMNS, _PROJECTIONS = 256, 8
 
 
@@ -203,7 +203,7 @@ class StepTrial:
         added = comm.sum([weight * values[i] for i in own], "hfdt.state") if own else []
         for i, value in zip(own, added, strict=True):
             values[i] = value
-        return values, [0.0 if i in own else AVERAGED for i in range(len(values))]
+        return values, [0.0 if i in own else OVER_RANKS for i in range(len(values))]
 
     def _numbers(self, terms: StepTerms, share: Tensor, values: list[Tensor]) -> tuple[Any, Any]:
         """Return `Result.logs` and `Result.results`. A collective."""

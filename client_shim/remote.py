@@ -134,7 +134,7 @@ class Remote:
         self._send(evaluate=pb.Evaluate(epoch=self._epoch))
         done = self._wait("evaluated")
         self._load_metrics(done.metrics)
-        return self._logs(done.logs)
+        return self._logs(done)
 
     def written(self) -> bool:
         """Return whether callbacks have written values that the workers do not have yet."""
@@ -155,7 +155,7 @@ class Remote:
         self._load(done.state, done.metrics)
         if done.last:
             self._end_epoch()
-        return self._logs(done.logs)
+        return self._logs(done)
 
     def _end_epoch(self) -> dict[str, Any]:
         while True:
@@ -168,10 +168,11 @@ class Remote:
         self._running, self._ended = False, True
         self._extra = dict(done.extra)
         self._load(done.state, done.metrics)
-        return self._logs(done.logs)
+        return self._logs(done)
 
-    def _logs(self, logs: Mapping[str, float]) -> dict[str, Any]:
-        """Return `logs`, with the results of metrics that are not one number: Keras computes them from their states."""
+    def _logs(self, done: pb.StepEnd | pb.EpochEnd | pb.Evaluated) -> dict[str, Any]:
+        """Return the logs. Results of metrics that are not one number are computed by Keras from their states."""
+        logs = {name: done.logs[name] for name in done.log_names}
         flavor, model = self._trainable.flavor, self._trainable.model
         if self._vectors is None:
             own = type(model).train_step is flavor.keras.Model.train_step

@@ -205,6 +205,12 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+def put_logs(message: Any, logs: Mapping[str, float]) -> None:
+    """Set the logs of a message, and their names in order: a map of protobuf has none."""
+    message.logs.update(logs)
+    message.log_names.extend(logs)
+
+
 def buckets(sizes: Iterable[int], least: int) -> list[list[int]]:
     """Return the positions of `sizes`, in their order, in buckets. A bucket is full when it has `least`; 0: one bucket.
 

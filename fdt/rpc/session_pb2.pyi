@@ -226,7 +226,7 @@ class Progress(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class StepEnd(_message.Message):
-    __slots__ = ("step", "logs", "state", "metrics", "last")
+    __slots__ = ("step", "logs", "state", "metrics", "last", "log_names")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -239,12 +239,14 @@ class StepEnd(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    LOG_NAMES_FIELD_NUMBER: _ClassVar[int]
     step: int
     logs: _containers.ScalarMap[str, float]
     state: _job_pb2.State
     metrics: _tensor_pb2.BlobRef
     last: bool
-    def __init__(self, step: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., last: bool = ...) -> None: ...
+    log_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, step: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., last: bool = ..., log_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerShare(_message.Message):
     __slots__ = ("rank", "steps", "samples", "seconds", "bytes_sent", "bytes_received", "busy_seconds", "incarnation", "memory_bytes", "staleness")
@@ -271,7 +273,7 @@ class WorkerShare(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., incarnation: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped", "memory_bytes", "staleness", "remaining")
+    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped", "memory_bytes", "staleness", "remaining", "log_names")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +304,7 @@ class EpochEnd(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
+    LOG_NAMES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     steps: int
     samples: int
@@ -318,10 +321,11 @@ class EpochEnd(_message.Message):
     memory_bytes: int
     staleness: float
     remaining: Remaining
-    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ..., remaining: _Optional[_Union[Remaining, _Mapping]] = ...) -> None: ...
+    log_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ..., remaining: _Optional[_Union[Remaining, _Mapping]] = ..., log_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Evaluated(_message.Message):
-    __slots__ = ("epoch", "logs", "metrics")
+    __slots__ = ("epoch", "logs", "metrics", "log_names")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -332,10 +336,12 @@ class Evaluated(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    LOG_NAMES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     logs: _containers.ScalarMap[str, float]
     metrics: _tensor_pb2.BlobRef
-    def __init__(self, epoch: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    log_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., log_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ()

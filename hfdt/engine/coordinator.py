@@ -17,6 +17,7 @@ from hfdt.engine.stalls import StalledRank, Stalls
 
 # Each command of the client and the event that answers it. Only one command is pending at a time.
 _ANSWERS = {"epoch": "epoch_end", "evaluate": "evaluated", "finish": "finished"}
+REFUSE_S = 2.0  # time for all ranks to refuse a job; beyond it one of them waits for the others
 
 
 class RanksCoordinator:
@@ -37,6 +38,8 @@ class RanksCoordinator:
         self._stall_s = 0.0
         self._standing: dict[int, Standing] = {}  # heartbeats since the last tick
         self._announced = False  # the client has got the Ready event
+        self._refusals: dict[int, Failed] = {}
+        self._refused_at = 0.0  # time of the first tick after a refusal
         self.done = self.failed = False
 
     def from_client(self, command: Command) -> Outcome:
@@ -70,7 +73,7 @@ class RanksCoordinator:
             return Outcome(drop=list(blobs_in(event)))
         kind = event.WhichOneof("kind")
         if kind == "failed":
-            return self.fail(event.failed)
+            return self._refused(rank, event)
         if kind in ("progress", "output", "spans") or (kind == "note" and rank == 0):
             return Outcome(events=[event])
         if kind == "standing":
@@ -130,9 +133,24 @@ class RanksCoordinator:
         self._waiting.clear()
         self._stalls = None
         self._standing.clear()
+        self._refusals.clear()
+
+    def _refused(self, rank: int, event: Event) -> Outcome:
+        """End the job. Ranks that have all refused it before it began can train the next."""
+        if self._announced or event.failed.detail or not event.job:
+            return self.fail(event.failed)
+        self._refusals[rank] = event.failed
+        if len(self._refusals) < self._recovery.size:
+            return Outcome()
+        self.done = True
+        return Outcome(events=[Event(job=self._job, failed=self._refusals[0])])
 
     def tick(self, now: float) -> Outcome:
         """Name ranks that keep others waiting; later handle them as lost."""
+        if self._refusals:
+            self._refused_at = self._refused_at or now
+            if now - self._refused_at > REFUSE_S:
+                return self.fail(self._refusals[min(self._refusals)])
         if self._stalls is None:
             self._stalls = Stalls(self._recovery.size, self._stall_s, now)
         for rank, standing in self._standing.items():

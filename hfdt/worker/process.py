@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from fdt.environment import bind_to_share, local_rank, local_size, warm_up
@@ -27,11 +26,11 @@ from fdt.rpc.session_pb2 import (
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member
-from fdt.tensors import numbers
+from fdt.tensors import numbers, put_logs
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array
 from hfdt.worker import progress
-from hfdt.worker.progress import Watch
+from hfdt.worker.progress import Job, Watch
 from hfdt.worker.suspension import SuspensionVote
 
 
@@ -63,21 +62,6 @@ def _warm_up(member: Member) -> tuple[Any, list[str]]:
     return counted, notes
 
 
-@dataclass
-class Job:
-    """A rank's state of the current job."""
-
-    id: str
-    spec: JobSpec
-    session: Any  # hfdt.worker.session.RankProgram
-    source: Any
-    validation: Any
-    feeds: dict[str, Any]
-    commits_every: int = 0  # steps; 0: only at the end of an epoch
-    suspension: SuspensionVote | None = None  # where the epoch can be suspended
-    recorder: SpanRecorder | None = None  # with --timeline
-
-
 class HfdtWorker:
     """The command loop of a rank: it handles the engine's commands one by one and answers each."""
 
@@ -98,6 +82,8 @@ class HfdtWorker:
                 from hfdt.collectives import explained
 
                 self._send(command.job, failed=failure(explained(error, self._comm.rank)))
+                if command.HasField("setup"):  # the next job begins anew
+                    self._close_session()
 
     def _handle(self, command: Command) -> None:
         kind = command.WhichOneof("kind")
@@ -128,10 +114,10 @@ class HfdtWorker:
         suspension = None
         if is_on(spec.options, "suspendable") and not progress.why_no_commits(spec, session.rule):
             suspension = SuspensionVote(self._comm, lambda: self._member.suspended)
-        self._job = Job(job, spec, session, source, validation, feeds, commits_every, suspension)
+        recorder = None
         if is_on(spec.options, "timeline"):
-            process = f"worker {self._member.rank}"
-            self._job.recorder = SpanRecorder(process, lambda event: self._send(job, spans=event.spans))
+            recorder = SpanRecorder(f"worker {self._member.rank}", lambda event: self._send(job, spans=event.spans))
+        self._job = Job(job, spec, session, source, validation, feeds, commits_every, suspension, recorder)
         rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
         lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
@@ -176,9 +162,7 @@ class HfdtWorker:
         made_for = (spec.program.digest, spec.options)
         if self._warm is not None and self._warm[0] == made_for:
             return self._warm[1]
-        if self._warm is not None:
-            self._warm[1].close()
-            self._warm = None
+        self._close_session()
         flavor = spec.program.flavor
         if flavor not in self._patched:
             self._flavors.enter_context(patches(flavor))
@@ -186,6 +170,11 @@ class HfdtWorker:
         session = RankProgram(build(spec.program, self._member.blobs), self._comm, spec.options)
         self._warm = made_for, session
         return session
+
+    def _close_session(self) -> None:
+        if self._warm is not None:
+            self._warm[1].close()
+            self._warm = None
 
     # -- training --------------------------------------------------------------------------------------------------
     def _epoch(self, command: EpochCommand) -> None:
@@ -216,7 +205,7 @@ class HfdtWorker:
         )
         state = self._state()
         if state is not None:
-            end.logs.update(logs)
+            put_logs(end, logs)
             end.state.CopyFrom(state)
             end.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
         self._send(job.id, epoch_end=end)
@@ -250,7 +239,7 @@ class HfdtWorker:
         if state is not None:
             end.state.CopyFrom(state)
         if self._comm.rank == 0:
-            end.logs.update(numbers(whole))
+            put_logs(end, numbers(whole))
             end.metrics.CopyFrom(self._put(metrics))
         self._send(job.id, step_end=end)
         return bool(end.last) or self._answer()
@@ -272,7 +261,7 @@ class HfdtWorker:
         job = self._job
         message = Evaluated(epoch=epoch)
         with job.recorder.span("main", "validation", epoch + 1) if job.recorder else contextlib.nullcontext():
-            message.logs.update(job.session.evaluate(job.validation, epoch))
+            put_logs(message, job.session.evaluate(job.validation, epoch))
         if self._comm.rank == 0:
             message.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
         self._send(job.id, evaluated=message)

@@ -9,6 +9,7 @@ from typing import Any
 from fdt.blobs import Blobs
 from fdt.job import BatchHooks, FeedData, JobSpec
 from fdt.rpc.session_pb2 import Commit
+from fdt.timeline import SpanRecorder
 from fdt.typing import Array
 from hfdt.algorithm import StepAlgorithm
 from hfdt.worker.suspension import SuspensionVote
@@ -31,6 +32,21 @@ def listening(keras: Any, model: Any, on_batch: OnBatch, epochs: int, steps: int
 
 
 PROGRESS_S = 0.2  # seconds between two Progress events
+
+
+@dataclass
+class Job:
+    """A rank's state of the current job."""
+
+    id: str
+    spec: JobSpec
+    session: Any  # hfdt.worker.session.RankProgram
+    source: Any
+    validation: Any
+    feeds: dict[str, Any]
+    commits_every: int = 0  # steps; 0: only at the end of an epoch
+    suspension: SuspensionVote | None = None  # where the epoch can be suspended
+    recorder: SpanRecorder | None = None  # with --timeline
 
 
 class Watch:

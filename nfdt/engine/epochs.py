@@ -9,6 +9,7 @@ from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Command, Commit, EpochEnd, Event, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import blobs_in, share_of
+from fdt.tensors import put_logs
 from nfdt.model import add_up
 
 
@@ -35,7 +36,7 @@ class EpochAggregator:
         end.skipped = first.skipped
         if first.HasField("remaining"):
             end.remaining.CopyFrom(first.remaining)
-        end.logs.update(_mean_logs(workers))
+        put_logs(end, _mean_logs(workers))
         end.seconds = max((w.seconds for w in workers), default=0.0)
         end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)
         end.workers.extend(share_of(rank, w) for rank, w in sorted(self.workers.items()))
@@ -90,8 +91,8 @@ def _state(ends: Sequence[EpochEnd], blobs: Blobs) -> tuple[State, list[BlobRef]
 def _mean_logs(workers: Sequence[EpochEnd]) -> dict[str, float]:
     """Return the logs of training steps, weighted by samples. The client computes metrics from their states."""
     samples = sum(w.samples for w in workers) or 1
-    names = {name for w in workers for name in w.logs}
-    return {n: sum(w.logs[n] * w.samples for w in workers if n in w.logs) / samples for n in sorted(names)}
+    names = dict.fromkeys(name for w in workers for name in w.log_names)
+    return {n: sum(w.logs[n] * w.samples for w in workers if n in w.logs) / samples for n in names}
 
 
 @dataclass

@@ -20,7 +20,7 @@ import tensorflow as tf
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
-from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
+from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event, StepEnd
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
 from fdt.trainable import Trainable
@@ -85,19 +85,18 @@ class ServedJob:
         own = [] if self.applier.optimizer is None else list(self.applier.optimizer.variables)
         return [[*self.trainable.trainable, *self.trainable.non_trainable], self.trainable.optimizer, own]
 
-    def snapshot(self) -> State:
-        """Return all current variables, or with several shards those that this one owns (shards.merge)."""
+    def put_snapshot(self, end: EpochEnd | StepEnd) -> None:
+        """Set the state of a message: all variables, or with several shards those that this one owns (shards.merge)."""
         model, optimizer = self.trainable.model_arrays(), self.trainable.optimizer_arrays()
         if self.shards > 1:
             model = partial(self._model_positions(), model)
             optimizer = partial(self.ownership.optimizer, optimizer)
-        return State(self.blobs.put_arrays(model), self.blobs.put_arrays(optimizer))
+        end.state.model.CopyFrom(self.blobs.put_arrays(model))
+        end.state.optimizer.CopyFrom(self.blobs.put_arrays(optimizer))
 
     def epoch_end(self, end: EpochEnd) -> Event:
         """Return the event `end` with a snapshot of the variables that this server owns."""
-        state = self.snapshot()
-        end.state.model.CopyFrom(state.model)
-        end.state.optimizer.CopyFrom(state.optimizer)
+        self.put_snapshot(end)
         return Event(job=self.spec.id, epoch_end=end)
 
     def _model_positions(self) -> list[int]:

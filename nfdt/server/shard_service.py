@@ -12,6 +12,7 @@ from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Remaining, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.tensors import put_logs
 from fdt.typing import Array
 from nfdt.model import add_up, staleness_fields
 from nfdt.rpc import parameter_server_pb2 as pb
@@ -284,11 +285,10 @@ class ShardService:
             arrays, rank = self.job.blobs.get_arrays(done.gradient.metrics), done.worker // self._lanes
             self._metrics[rank, self._incarnations.get(rank, 0)] = [a.copy() for a in arrays]
             self.job.blobs.drop(done.gradient.metrics)
-        end = StepEnd(step=done.step, logs=done.gradient.logs, metrics=self._sum_metrics(), last=done.last)
+        end = StepEnd(step=done.step, metrics=self._sum_metrics(), last=done.last)
+        put_logs(end, done.gradient.logs)
         if self._with_state:
-            state = self.job.snapshot()
-            end.state.model.CopyFrom(state.model)
-            end.state.optimizer.CopyFrom(state.optimizer)
+            self.job.put_snapshot(end)
         return Event(job=self.job.spec.id, step_end=end)
 
     def _sum_metrics(self) -> BlobRef:

@@ -198,12 +198,12 @@ def _print_outcome(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
 
 def _compare(script: str, script_args: list[str], given: dict[str, Any]) -> int:
     """Run each algorithm in its own process: Keras's state after one run must not affect the next."""
-    from nfdt import algorithm_registry
+    from nfdt import algorithms
     from nfdt.simulator.outcome import print_table, write_report, write_table
 
     rules = split_algorithms(given["compare"])
     for rule in rules:
-        algorithm_registry.make(rule)
+        algorithms.make(rule)
     with tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
         root: Path = given["report"] or Path(scratch)
         outcomes, failed = [], []

@@ -21,7 +21,8 @@ from fdt.job import BatchHooks, State
 from fdt.network import Cluster
 from fdt.network.transfers import run_until
 from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Progress
-from nfdt import algorithm_registry
+from fdt.tensors import put_logs
+from nfdt import algorithms
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import NOT_BEGUN, ShardService
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
@@ -123,7 +124,7 @@ class SimulatedJob:
 
     def _algorithm_name(self) -> str:
         trainable = self._trainable
-        return self._job.options.rule or algorithm_registry.default_for(trainable.model.optimizer, trainable.trainable)
+        return self._job.options.rule or algorithms.default_for(trainable.model.optimizer, trainable.trainable)
 
     def _enroll(self) -> None:
         for channel in self._channels:
@@ -202,7 +203,8 @@ class SimulatedJob:
         end.extra["simulated_s"] = self.now_s
         self._send(event)
         sent, received = self._moved()
-        mine = EpochEnd(epoch=end.epoch, steps=end.steps, samples=end.samples, logs=tally.floats())
+        mine = EpochEnd(epoch=end.epoch, steps=end.steps, samples=end.samples)
+        put_logs(mine, tally.floats())
         mine.seconds, mine.bytes_sent, mine.bytes_received = walls.total_s, sent, received
         mine.metrics.CopyFrom(self._job.blobs.put_arrays(tally.metrics()))
         self._send(Event(epoch_end=mine))

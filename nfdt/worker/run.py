@@ -13,6 +13,7 @@ from fdt.network import Pacer, pacer_of
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
+from fdt.tensors import put_logs
 from fdt.timeline import SpanRecorder
 from fdt.trainable import Trainable
 from nfdt.model.settings import algorithm_of, lanes_of
@@ -201,7 +202,6 @@ class WorkerJob:
             epoch=self._over,
             steps=tally.steps,
             samples=tally.samples,
-            logs=tally.floats(),
             metrics=self._member.blobs.put_arrays(tally.metrics()),
             seconds=tally.seconds(),
             busy_seconds=tally.busy,
@@ -209,6 +209,7 @@ class WorkerJob:
             bytes_sent=sent - before[0],
             bytes_received=received - before[1],
         )
+        put_logs(end, tally.floats())
         self._send(Event(epoch_end=end))
         tally.reset()
 

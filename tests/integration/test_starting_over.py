@@ -70,3 +70,41 @@ def test_nfdt_starts_over_where_a_server_cannot_update_the_weights(tmp_path, nam
     divided = run(tmp_path, name, "-m", "nfdt", "run", "-np", "1")
     assert not difference(run(tmp_path, name).stdout, divided.stdout, 1e-6)
     assert f"{reason}: the run starts again, and every rank runs the script" in divided.stderr
+
+
+REFUSED_FIRST = """
+import keras, numpy as np, psutil, tensorflow as tf
+keras.utils.set_random_seed(0)
+x, y = np.random.normal(size=(26, 6)), np.random.normal(size=(26, 1))
+
+class Columns(keras.Model):
+    def train_step(self, data):
+        return {**super().train_step(data), "columns": tf.reduce_mean(data[0], 0)}
+
+def workers():
+    children = psutil.Process().children(recursive=True)
+    return sorted(child.pid for child in children if child.cmdline()[1:] == ["-m", "hfdt.worker.process"])
+
+def fit(kind):
+    inputs = keras.Input((6,))
+    model = kind(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    return model.fit(x, y, batch_size=12, epochs=2, shuffle=False, verbose=0).history["loss"]
+
+try:
+    fit(Columns)
+except Exception as error:
+    print(type(error).__name__, "columns" in str(error))
+before = workers()
+print(fit(keras.Model), len(before), workers() == before)
+"""
+
+
+@pytest.mark.timeout(400)
+def test_workers_that_refused_a_fit_train_the_next(tmp_path):
+    (tmp_path / "refused.py").write_text(REFUSED_FIRST)
+    said = run(tmp_path, "refused.py", *HFDT, "--capture", "extract").stdout.splitlines()
+    alone = run(tmp_path, "refused.py").stdout.splitlines()
+    assert said[0] == "NeedsReplica True"
+    assert said[1].endswith(" 2 True")
+    assert not difference(alone[-1].partition("]")[0], said[1].partition("]")[0], 1e-6)

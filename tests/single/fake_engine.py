@@ -13,7 +13,7 @@ from fdt.data import open_source
 from fdt.job import BatchHooks, JobSpec
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
-from fdt.tensors import numbers
+from fdt.tensors import numbers, put_logs
 from fdt.trainable import build
 
 
@@ -119,7 +119,9 @@ class Worker:
         data = open_source(self.job.validation, self.job.fit, self.blobs, 0, training=False)
         logs = self.model.evaluate(data.slices(0, 0, 1).map(lambda batch, share: batch), return_dict=True, verbose=0)
         metrics = self.blobs.put_arrays(self.trainable.metric_arrays())
-        return pb.Event(evaluated=pb.Evaluated(epoch=command.epoch, logs=numbers(logs), metrics=metrics))
+        done = pb.Evaluated(epoch=command.epoch, metrics=metrics)
+        put_logs(done, numbers(logs))
+        return pb.Event(evaluated=done)
 
     def _load(self, changed: job_pb2.State) -> None:
         self.trainable.load(changed, self.blobs)
@@ -129,11 +131,14 @@ class Worker:
     def _step_end(self, step: int, logs: Any, last: bool) -> pb.Event:
         state = self._state() if self.job.fit.batch_hooks is BatchHooks.STATE else None
         metrics = self.blobs.put_arrays(self.trainable.metric_arrays())
-        return pb.Event(step_end=pb.StepEnd(step=step, logs=numbers(logs), state=state, metrics=metrics, last=last))
+        done = pb.StepEnd(step=step, state=state, metrics=metrics, last=last)
+        put_logs(done, numbers(logs))
+        return pb.Event(step_end=done)
 
     def _epoch_end(self, epoch: int, steps: int, logs: Any) -> pb.Event:
         metrics = self.blobs.put_arrays(self.trainable.metric_arrays())
-        done = pb.EpochEnd(epoch=epoch, steps=steps, logs=numbers(logs), state=self._state(), metrics=metrics)
+        done = pb.EpochEnd(epoch=epoch, steps=steps, state=self._state(), metrics=metrics)
+        put_logs(done, numbers(logs))
         done.extra.update(self.client.extra)
         return pb.Event(epoch_end=done)
 

@@ -21,7 +21,7 @@ from fdt.rpc.session_pb2 import (
     Suspend,
 )
 from fdt.rpc.tensor_pb2 import BlobRef
-from hfdt.engine.coordinator import RanksCoordinator
+from hfdt.engine.coordinator import REFUSE_S, RanksCoordinator
 from hfdt.engine.recovery import RankRecovery
 
 
@@ -56,11 +56,35 @@ def test_progress_is_passed_on_worker_by_worker():
     assert say(started(), 1, progress=Progress(step=3)).events[0].rank == 1
 
 
-def test_the_first_failure_ends_the_job():
+def test_the_first_failure_of_a_job_that_has_begun_ends_it():
     coordinator = started()
+    for rank in range(2):
+        say(coordinator, rank, ready=Ready())
     (event,) = say(coordinator, 1, failed=Failed(message="no")).events
     assert (event.failed.message, coordinator.done, coordinator.failed) == ("no", True, True)
     assert say(coordinator, 0, failed=Failed(message="again")).events == []
+
+
+def test_ranks_that_all_refuse_a_job_before_it_begins_can_train_the_next():
+    coordinator = started()
+    assert say(coordinator, 1, failed=Failed(message="no")).events == []
+    assert coordinator.tick(0.1).events == []
+    (event,) = say(coordinator, 0, failed=Failed(message="of rank 0")).events
+    assert (event.failed.message, coordinator.done, coordinator.failed) == ("of rank 0", True, False)
+
+
+def test_ranks_that_cannot_train_the_next_job_after_a_failure():
+    bug = started()
+    (event,) = say(bug, 1, failed=Failed(message="no", detail="Traceback")).events
+    assert event.failed.message == "no" and bug.failed, "it may be anywhere"
+    start = started()
+    (event,) = start.from_member("worker", 1, Event(rank=1, failed=Failed(message="no Horovod"))).events
+    assert event.failed.message == "no Horovod" and start.failed, "it waits for its end"
+    waiting = started()
+    assert say(waiting, 1, failed=Failed(message="no")).events == []
+    assert waiting.tick(5.0).events == [] and not waiting.done
+    (event,) = waiting.tick(5.1 + REFUSE_S).events
+    assert event.failed.message == "no" and waiting.failed, "rank 0 is in an exchange"
 
 
 def test_events_of_an_earlier_job_are_passed_over():

@@ -81,10 +81,11 @@ def test_ready_when_all_are(room):
 def test_an_epoch_ends_when_all_have_reported(room):
     assert [c[0] for c in room.client(epoch=Epoch(epoch=0)).commands] == ["server"]
     assert not room.end("server", 0, steps=3, extra={"staleness_max": 2.0}).events
-    assert not room.end("worker", 1, steps=1, samples=10, logs={"l": 4.0}).events
-    outcome = room.end("worker", 0, steps=2, samples=30, logs={"l": 0.0})
+    assert not room.end("worker", 1, steps=1, samples=10, logs={"l": 4.0, "k": 1.0}, log_names="lk").events
+    outcome = room.end("worker", 0, steps=2, samples=30, logs={"l": 0.0, "k": 1.0}, log_names="lk")
     end = outcome.events[0].epoch_end
     assert (end.steps, end.extra["staleness_max"], end.logs["l"]) == (3, 2.0, 1.0)
+    assert list(end.log_names) == ["l", "k"]
     assert [w.samples for w in end.workers] == [30, 10]
     np.testing.assert_array_equal(room.blobs.get_arrays(end.metrics)[0], 3.0)
     assert len(outcome.drop) == 2, "the workers' own metrics"

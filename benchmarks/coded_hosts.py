@@ -25,7 +25,7 @@ from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork,
 from fdt.network import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
 NAMES = {("paper", 1): "SSGD, unicast", ("groups", 1): "SSGD, multicast"}
@@ -71,7 +71,7 @@ def emulated(args: argparse.Namespace) -> list[list[dict[str, Any]]]:
 
 
 def simulated_s(args: argparse.Namespace, placement: str, r: int) -> float:
-    plan = algorithm_registry.make(f"coded(placement={placement!r})").plan(args.hosts, r)
+    plan = algorithms.make(f"coded(placement={placement!r})").plan(args.hosts, r)
     world = SimulatedWorld(cluster(args, multicast=True))
     vector = np.zeros(args.words, np.float32)
 

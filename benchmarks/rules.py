@@ -25,7 +25,7 @@ import tensorflow as tf
 from harness import console, table
 from rules_training import ALONE, TASKS, Run, train
 
-from nfdt import algorithm_registry
+from nfdt import algorithms
 
 WAITING = ("ssgd", "k_sync", "ssp", "group_sync")  # they wait: another bargain than staleness
 
@@ -58,7 +58,7 @@ def split(text: str) -> list[str]:
     """`asgd;ssp(bound=1)`, or with commas where no rule has parameters; "": all of them."""
     if not text:
         # gradients, here
-        names = [name for name in algorithm_registry.names() if algorithm_registry.make(name).local_steps is None]
+        names = [name for name in algorithms.names() if algorithms.make(name).local_steps is None]
         return [name for name in names if name not in WAITING] + [name for name in names if name in WAITING]
     return [rule.strip() for rule in text.split(";" if ";" in text or "(" in text else ",")]
 

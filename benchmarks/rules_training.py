@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from fdt.typing import Tensor  # noqa: E402
-from nfdt import algorithm_registry  # noqa: E402
+from nfdt import algorithms  # noqa: E402
 from nfdt.model.variables import OwnedVariables, current_rate, momentum_of  # noqa: E402
 from nfdt.server.algorithm_state import AlgorithmState  # noqa: E402
 from nfdt.server.applier import ModelApplier  # noqa: E402
@@ -176,7 +176,7 @@ class Cluster:
         trainable = initial_weights(task.shapes, self.rng)
         optimizer.build(trainable)
         self.optimizer, self.applier = optimizer, ModelApplier(OwnedVariables(optimizer, trainable))
-        self.rule = rule = algorithm_registry.make("asgd" if run.rule == ALONE else run.rule)
+        self.rule = rule = algorithms.make("asgd" if run.rule == ALONE else run.rule)
         self.policy = Scheduler(AlgorithmState(rule, self.applier, run.workers), self.steps)
         self.now, self.events, self.computing = 0.0, 0, []  # (when done, order, step_s, Send)
         self.pushes, self.taus = [0] * run.workers, [0, 0]

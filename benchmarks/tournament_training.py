@@ -16,7 +16,7 @@ from tournament_tasks import TASKS, load, nbytes_of, network
 from fdt.network import Cluster, NodeGroup
 from fdt.network.reading import read_cluster
 from frontends.advise.pushes import PushRun
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.algorithm import RoundAlgorithm
 from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 from nfdt.transport.channel import WorkerGradient
@@ -138,7 +138,7 @@ def stepped(
 def trajectory(task: str, algorithm: str, n: int, seed: int) -> list[tuple[int, float]]:
     """Return (batches of the script, accuracy) of HFDT's `algorithm` on `n` ranks; times are on_cluster.py's."""
     name, per_worker, _ = algorithm.partition(PER_WORKER)
-    made, tests, whole = algorithm_registry.make(name), Tests(task), n if per_worker else 1
+    made, tests, whole = algorithms.make(name), Tests(task), n if per_worker else 1
     try:
         if isinstance(made, RoundAlgorithm):
             world = SimulatedWorld(Cluster((NodeGroup("rank", n),)))

@@ -9,8 +9,8 @@ from typing import Any
 
 from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
+from client_shim.script_code import described, of_library, script_parts
 from fdt.errors import CaptureError, NeedsReplica
-from fdt.keras.script_code import described, of_library, script_parts
 
 _REMEDY = "`--capture replica` runs the script on every rank"
 

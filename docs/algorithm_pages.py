@@ -20,7 +20,7 @@ def pages() -> Iterator[tuple[str, str]]:
     """Yield (path, text) of each algorithm's page."""
     uses = yaml.safe_load((ROOT / "docs/algorithms.yaml").read_text())
     for engine in ("hfdt", "nfdt"):
-        registry = importlib.import_module(f"{engine}.algorithm_registry")
+        registry = importlib.import_module(f"{engine}.algorithms")
         for name in registry.names():
             yield f"algorithms/{name}.md", page(engine, name, registry, *uses[name])
 

@@ -1,7 +1,7 @@
 """The registry of an engine's algorithms, by name: `dc_asgd`, `dc_asgd(lam=0.1)`, or a file, `my_algorithm.py(k=3)`.
 
 An algorithm's parameters are the keyword arguments of `rule(...)` in its file. A new file in an engine's package of
-algorithms adds an algorithm. Each engine has its registry: nfdt/algorithm_registry.py, hfdt/algorithm_registry.py.
+algorithms adds an algorithm. Each engine has its registry: nfdt/algorithms/__init__.py, hfdt/algorithms/__init__.py.
 Compressors are registered alike: nfdt/compressors, hfdt/compressors.
 """
 

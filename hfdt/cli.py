@@ -245,9 +245,9 @@ def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], HfdtEn
 
 def checked(given: dict[str, Any]) -> None:
     """Raise UsageError for options that exclude each other; set the algorithm and compressor that they choose."""
-    from hfdt import algorithm_registry
+    from hfdt import algorithms
 
-    given["rule"] = algorithm_registry.spelled(given["rule"], given)
+    given["rule"] = algorithms.spelled(given["rule"], given)
     if given["asynchronous"]:
         raise UsageError("hfdt trains synchronously; use `nfdt run`. Received: --async")
     if given["batch"] != "per-worker":

@@ -45,7 +45,7 @@ class MulticastType(click.ParamType[str]):
 
 
 def algorithm_options(function: Decorated) -> Decorated:
-    """Add --algorithm, and the options for parameters of algorithms (hfdt/algorithm_registry.py, OPTIONS)."""
+    """Add --algorithm, and the options for parameters of algorithms (hfdt/algorithms/__init__.py, OPTIONS)."""
     rule = option(
         ALGORITHM,
         "--algorithm",

@@ -97,16 +97,6 @@ def without_state(params: Tree, workers: int) -> tuple[State, State]:
     return None, None
 
 
-def send_current(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
-    """Send the current weights: a `pull`."""
-    return params, shared, mine
-
-
-def send_and_keep(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
-    """Send the current weights, and keep them as the worker's state: a `pull`."""
-    return params, shared, params
-
-
 def require(holds: bool, rule: str, wanted: str, **received: Any) -> None:
     """Raise ValueError with the received parameter of `rule` unless `holds`."""
     if not holds:

@@ -20,7 +20,7 @@ class Options:
     """Options of one job.
 
     Attributes:
-        rule: The algorithm as nfdt/algorithm_registry.py reads it, such as "dc_asgd(lam=0.1)"; "": chosen by optimizer
+        rule: The algorithm as nfdt/algorithms/__init__.py reads it, such as "dc_asgd(lam=0.1)"; "": chosen by optimizer
             and weights.
         channel: Transport of tensors; "auto" is shared memory if worker and server share a host.
         overlap: Whether push and pull overlap with the next gradient, on weights one update older.

@@ -121,10 +121,10 @@ def checked_algorithm(given: dict[str, Any]) -> str | None:
         )
     if not given["sync"] and all(given[name] is None for name in ("rule", *(o.name for o in DECLARED))):
         return None  # imports neither algorithms nor NumPy: the script may never train
-    from nfdt import algorithm_registry
+    from nfdt import algorithms
 
     options = {declared.name: ((declared.rule,), declared.parameter) for declared in DECLARED}
-    return algorithm_registry.spelled(SYNCHRONOUS if given["sync"] else given["rule"], options, given)
+    return algorithms.spelled(SYNCHRONOUS if given["sync"] else given["rule"], options, given)
 
 
 def compress_option(function: Decorated) -> Decorated:

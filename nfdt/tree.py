@@ -81,6 +81,16 @@ def averaged(mean: list[Array], weight: Array, other: list[Array], others: Array
 # -- parts of algorithms ----------------------------------------------------------------------------------------
 
 
+def send_current(shared: Tree, mine: Tree, params: Tree, hyper: Any) -> tuple[Tree, Tree, Tree]:
+    """Send the current weights: the `pull` of an algorithm (nfdt/algorithm.py)."""
+    return params, shared, mine
+
+
+def send_and_keep(shared: Tree, mine: Tree, params: Tree, hyper: Any) -> tuple[Tree, Tree, Tree]:
+    """Send the current weights, and keep them as the worker's state: a `pull`."""
+    return params, shared, params
+
+
 def compensated(gradient: list[Array], params: list[Array], pulled: list[Array], lam: Any) -> list[Array]:
     """Return the gradient with first-order delay compensation, g + lam g*g*(w - w_m).
 

@@ -20,7 +20,7 @@ from harness import SCRIPTS
 from fdt.network import Cluster, reading
 from fdt.network.transfers import run_until
 from fdt.typing import Tensor
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.algorithm import AlgorithmUpdate
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.instructions import EpochDone, Instruction
@@ -236,7 +236,7 @@ class Clock:
 def timed(cluster: str, algorithm: str, steps: int, seed: int, nbytes: int = 0, epochs: int = 1) -> Clock:
     """Return the clock after epochs of `steps` batches of a single weight: times do not depend on the net."""
     nodes, applier = described(cluster), Float32Applier([np.zeros(1)], Recipe(rate=0.0, momentum=0.0))
-    state = AlgorithmState(algorithm_registry.make(algorithm), applier, len(nodes.workers))
+    state = AlgorithmState(algorithms.make(algorithm), applier, len(nodes.workers))
     clock = Clock(nodes, Scheduler(state, steps), epochs, seed, nbytes, lambda sent: ([np.zeros(1)], 1))
     clock.run()
     return clock
@@ -278,7 +278,7 @@ def train(recipe: Recipe, cluster: str, algorithm: str, seed: int, epochs: int) 
                 curve.append((seen / steps, clock.now_s, accuracy(applier.params, *on)))
         return bool(np.isfinite(applier.params[0][0, 0]))
 
-    state = AlgorithmState(algorithm_registry.make(algorithm), applier, len(nodes.workers))
+    state = AlgorithmState(algorithms.make(algorithm), applier, len(nodes.workers))
     nbytes = sum(w.nbytes for w in applier.params)
     clock = Clock(nodes, Scheduler(state, steps), epochs, seed, nbytes, pushed_gradient, pushed)
     with np.errstate(all="ignore"):

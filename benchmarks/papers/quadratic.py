@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hfdt import algorithm_registry
+from hfdt import algorithms
 
 WIDTH, PENALTY = 500, 0.005
 
@@ -75,7 +75,7 @@ class Group:
 
 def in_rounds(text: str, shard: Any, group: Group, rounds: int, w: Any, after: Callable[[Any, float], None]) -> None:
     """Run an algorithm of rounds from `w` on this worker's part; call `after(w, mu)` after each round."""
-    rule, params = algorithm_registry.make(text), [w]
+    rule, params = algorithms.make(text), [w]
     state = rule.init(params)
     for _ in range(rounds):
         shard.w0 = np.asarray(params[0])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fdt.launch.emulated import address_of
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.collectives.ip_multicast import IpMulticast
 from hfdt.collectives.ip_rendezvous import bound
 
@@ -24,7 +24,7 @@ PORT = 7077
 
 def run(air: IpMulticast, placement: str, r: int, words: int, compute_s: float, steps: int) -> dict[str, Any]:
     """`compute_s`: of the whole batch on one host."""
-    plan = algorithm_registry.make(f"coded(placement={placement!r})").plan(air.size, r)
+    plan = algorithms.make(f"coded(placement={placement!r})").plan(air.size, r)
     vector = np.random.default_rng(0).normal(size=words).astype("float32")
     own = {b: vector for b, owners in enumerate(plan.owners) if air.rank in owners}
     before, ends = (air.sent_bytes, air.again_bytes), [time.monotonic()]

@@ -29,8 +29,7 @@ import tensorflow as tf
 
 from fdt.errors import CaptureError
 from fdt.keras import natives
-from fdt.keras.annotations import annotation_globals
-from fdt.keras.python_objects import reduce_plain
+from fdt.keras.python_objects import annotation_globals, reduce_plain
 from fdt.tensors import NUMBERS
 
 Reduce = Callable[[Any, "ModelPickler"], Any]  # returns a Later, a value as of __reduce__, or NotImplemented

@@ -69,7 +69,7 @@ class PushRun:
         self._transfers = Transfers(self._env, self._topology)
         self._paces = [Pace(node, cluster.step_s, (seed,)) for node in self._workers]
         self._replies = [simpy.Store(self._env) for _ in self._workers]
-        self.rule = importlib.import_module("nfdt.algorithm_registry").make(algorithm)
+        self.rule = importlib.import_module("nfdt.algorithms").make(algorithm)
         state = importlib.import_module("nfdt.server.algorithm_state").AlgorithmState
         self._channel = importlib.import_module("nfdt.transport.channel")
         self._instructions = importlib.import_module("nfdt.server.instructions")

@@ -155,5 +155,5 @@ def sureness(table: Table, place: Place, found: list[Candidate]) -> tuple[str, l
 
 def _known() -> set[str]:
     """Return the names of all algorithms."""
-    registries: list[Any] = [importlib.import_module(f"{engine}.algorithm_registry") for engine in ("hfdt", "nfdt")]
+    registries: list[Any] = [importlib.import_module(f"{engine}.algorithms") for engine in ("hfdt", "nfdt")]
     return {name for registry in registries for name in registry.names()}

@@ -14,7 +14,7 @@ import numpy as np
 
 from fdt.errors import UsageError
 from fdt.network import Cluster, NetworkLink
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.algorithm import BlockAlgorithm, BlockPlan, RoundAlgorithm
 from hfdt.collectives.simulated import SimulatedComm, SimulatedWorld, on_simulated
 
@@ -65,7 +65,7 @@ def exchanges(cluster: Cluster, algorithm: str, load: Load) -> list[Exchanged]:
     Raises:
         UsageError: There is no such algorithm, or not for so many ranks.
     """
-    made = algorithm_registry.make(algorithm)
+    made = algorithms.make(algorithm)
     if isinstance(made, RoundAlgorithm):
         return _rounds(cluster, made, load)
     if isinstance(made, BlockAlgorithm):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.keras.script_code import of_library
+from client_shim.script_code import of_library
 from fdt.keras.variables import tensor_variable
 from fdt.typing import Tensor
 from hfdt.collectives import Comm

@@ -16,9 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from client_shim.script_code import script_parts
 from fdt.data import source
 from fdt.errors import NeedsReplica
-from fdt.keras.script_code import script_parts
 from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit

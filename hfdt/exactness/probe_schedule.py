@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from client_shim.script_code import script_parts
 from fdt.blobs import Blobs
 from fdt.job import State, is_on
 from fdt.keras import attribute
-from fdt.keras.script_code import script_parts
 from fdt.keras.variables import tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm

@@ -12,14 +12,14 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Call
 
     `show_line` prints a line for the user.
     """
-    from hfdt import algorithm_registry
+    from hfdt import algorithms
     from hfdt.replica.sessions import HfdtSessions
     from hfdt.worker.step_context import bucket_bytes
     from replica.exchange import GroupedExchange
     from replica.rank import PlacedRank
 
     # raises UserError for an algorithm that replicated scripts cannot use
-    algorithm_registry.step_algorithm(options.get("rule") or algorithm_registry.DEFAULT)
+    algorithms.step_algorithm(options.get("rule") or algorithms.DEFAULT)
     allowed = options.get("allow_replicated") == "1"
     exchange = GroupedExchange(group, compress=options.get("compress"), bucket_bytes=bucket_bytes(options))
 

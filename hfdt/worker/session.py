@@ -11,7 +11,7 @@ from fdt.job import State, is_on
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.tensors import numbers
 from fdt.typing import Array
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm, multicasting
@@ -43,7 +43,7 @@ class RankProgram:
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str]) -> None:
         self.trainable, self.comm, self.options = trainable, comm, dict(options)
         self._stack = contextlib.ExitStack()
-        self.rule = algorithm_registry.make(options.get("rule", algorithm_registry.DEFAULT))
+        self.rule = algorithms.make(options.get("rule", algorithms.DEFAULT))
         self.rounds: Rounds | None = None
         self.blocks: Blocks | None = None
         self.shards: ShardedOptimizer | None = None

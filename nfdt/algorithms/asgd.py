@@ -4,8 +4,8 @@ Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, 
 every step (n_fetch = n_push = 1 in the paper). The captured optimizer replaces the paper's Adagrad.
 """
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, send_current, without_state
-from nfdt.tree import Tree
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, without_state
+from nfdt.tree import Tree, send_current
 
 
 def rule() -> AsyncAlgorithm:

@@ -9,8 +9,8 @@ Deviation: the captured optimizer applies the compensated gradient; the paper us
 the loss, not of the optimizer. So it means the same under momentum and under Adam, which rescales the sum.
 """
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require, send_and_keep
-from nfdt.tree import Tree, compensated
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require
+from nfdt.tree import Tree, compensated, send_and_keep
 
 
 def rule(lam: float = 0.04) -> AsyncAlgorithm:

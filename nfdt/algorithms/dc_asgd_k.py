@@ -16,8 +16,8 @@ are trusted: both terms are divided by 1 + tau, tau being the push's staleness:
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require, send_and_keep
-from nfdt.tree import Array, Tree, compensated, with_momentum, zeros
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require
+from nfdt.tree import Array, Tree, compensated, send_and_keep, with_momentum, zeros
 
 
 class Shared(NamedTuple):

@@ -13,8 +13,8 @@ schedules count the batches of one push for each update.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require, send_current
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require
+from nfdt.tree import Array, Tree, send_current, zip_map
 
 NOTE = "fedbuff: batches of a push: {}; an update is {} pushes; optimizer.iterations counts a push's batches an update"
 

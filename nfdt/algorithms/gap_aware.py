@@ -10,8 +10,8 @@ the steps of SGD with momentum. All arrays have the shapes of the trainable vari
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require, send_and_keep
-from nfdt.tree import Array, Tree, running_square, zeros, zip_map
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require
+from nfdt.tree import Array, Tree, running_square, send_and_keep, zeros, zip_map
 
 EPS = 1e-8  # avoids 0 / 0 for a weight that has not moved yet
 

@@ -4,8 +4,8 @@ Zhang, Gupta, Lian and Liu, "Staleness-Aware Async-SGD for Distributed Deep Lear
 equation 5: alpha = alpha_0 / tau. A push without staleness (tau = 0 here) gets the whole rate.
 """
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, send_current, without_state
-from nfdt.tree import Tree, maximum
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, without_state
+from nfdt.tree import Tree, maximum, send_current
 
 
 def rule() -> AsyncAlgorithm:

@@ -17,7 +17,7 @@ from typing import Any
 from fdt.errors import UsageError, UserError
 from fdt.keras.variables import inner_optimizer
 from fdt.typing import Optimizer
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import check_splittable
 from nfdt.model.variables import is_sgd
@@ -61,8 +61,8 @@ def algorithm_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> 
         UserError: If the algorithm does not work with the optimizer.
     """
     inner = inner_optimizer(optimizer)
-    name = options.rule or algorithm_registry.default_for(optimizer, trainable)
-    rule = algorithm_registry.make(name)
+    name = options.rule or algorithms.default_for(optimizer, trainable)
+    rule = algorithms.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
         raise UserError(
             f"{name} needs SGD, because it predicts the optimizer's steps. Received: {type(inner).__name__}"

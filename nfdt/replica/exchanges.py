@@ -15,7 +15,7 @@ from fdt.compat.tensorflow import context
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.process_group import RankPush, ReplicaGroup
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.replica.exchange import Apply, OptimizerExchange, build
 from nfdt.replica.session_optimizers import inspected
 from replica.exchange import GroupedExchange, arrays_of_rank_0
@@ -142,7 +142,7 @@ class OptimizerExchanges:
 
     def _made(self, optimizer: Any, variables: list[Any]) -> OptimizerExchange:
         seen = inspected(optimizer)
-        rule = algorithm_registry.make(self._rule or algorithm_registry.default_for(seen, variables))
+        rule = algorithms.make(self._rule or algorithms.default_for(seen, variables))
         number, made_for = self._number(optimizer), weakref.ref(optimizer)
         made = OptimizerExchange(number, seen, variables, rule, self._group, self.poll, made_for, self._samples)
         if self._group.rank and getattr(seen, "use_ema", False):

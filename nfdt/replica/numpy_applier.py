@@ -12,7 +12,7 @@ import numpy as np
 
 from fdt.errors import CaptureError, UsageError
 from fdt.typing import Vector
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.options import PLAIN
 from nfdt.server.algorithm_state import AlgorithmState
@@ -26,7 +26,7 @@ HELD = (
 
 def checked(text: str) -> None:
     """Check the algorithm `text`. Raises UsageError if it does not apply each gradient when it arrives."""
-    if not algorithm_registry.make(text).immediate:
+    if not algorithms.make(text).immediate:
         raise UsageError(HELD.format(text))
 
 

@@ -34,7 +34,7 @@ from fdt.compat.tensorflow import (
 )
 from fdt.errors import CaptureError
 from fdt.typing import Array
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.options import CAPTURED, PLAIN
 
@@ -131,7 +131,7 @@ def algorithm_for(
         can_be_off: Whether the algorithm's momentum can replace the optimizer's.
     """
     free = can_be_off or not any(each.has_momentum for each in applied)
-    return algorithm_registry.make(text or algorithm_registry.default(variables, can_be_off=free))
+    return algorithms.make(text or algorithms.default(variables, can_be_off=free))
 
 
 def check(rule: AsyncAlgorithm, applied: Sequence[Applied], *, momentum: bool, can_be_off: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
-from fdt.ops import call_flat
+from fdt.ops import flat_call
 from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
@@ -127,7 +127,7 @@ class ModelApplier:
 
     part: OwnedVariables
     optimizer: Any = None
-    _compiled: dict[Any, Any] = field(default_factory=dict)
+    _compiled: dict[Any, tuple[Callable[[list[Tensor]], Any], list[int]]] = field(default_factory=dict)
     _changed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -199,7 +199,7 @@ class ModelApplier:
         values: dict[int, Tensor] = {}
         if computed or program.update is not None or changes:
             compiled, used = self._function(program, changes)
-            results, read = call_flat(compiled, [*(inputs[n] for n in used), *changes])
+            results, read = compiled([*(inputs[n] for n in used), *changes])
             values = dict(zip(computed, results, strict=True))
             if read:
                 self._changed = tuple(sorted({*self._changed, *program.changed}))
@@ -207,7 +207,9 @@ class ModelApplier:
                 self._keep(*read)
         return [values[n] if n in values else inputs[n] for n in program.outputs]
 
-    def _function(self, program: _Program, changes: Sequence[Tensor]) -> tuple[Any, list[int]]:
+    def _function(
+        self, program: _Program, changes: Sequence[Tensor]
+    ) -> tuple[Callable[[list[Tensor]], Any], list[int]]:
         """Return the compiled function of this arithmetic, and the inputs that it takes."""
         key = program.key
         if key not in self._compiled:
@@ -215,9 +217,8 @@ class ModelApplier:
             specs = [
                 [tf.TensorSpec(t.shape, t.dtype) for t in tensors] for tensors in self._taken(program, used, changes)
             ]
-            self._compiled[key] = self._compile(program, used).get_concrete_function(*specs), used
-        compiled: tuple[Any, list[int]] = self._compiled[key]
-        return compiled
+            self._compiled[key] = flat_call(self._compile(program, used).get_concrete_function(*specs)), used
+        return self._compiled[key]
 
     @staticmethod
     def _taken(program: _Program, used: list[int], changes: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

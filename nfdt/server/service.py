@@ -146,7 +146,9 @@ class WorkerStream:
         steps = None if hello.steps < 0 else hello.steps
         self._replies = shard_service.open(hello.worker, steps, hello.incarnation, hello.heard)
         self._pulls = SessionPulls()
-        self._pushes, self._deltas = PushDecoder(self._layout), PullEncoder(self._layout)
+        compression = self._layout.compression
+        self._decode = PushDecoder(self._layout).decode if compression.push else self._layout.uncompressed
+        self._deltas = PullEncoder(self._layout) if compression.pull else None
 
     def end(self) -> None:
         """Wake the thread that waits for a reply: the stream has ended."""
@@ -191,14 +193,14 @@ class WorkerStream:
             present = (p for i, at in enumerate(gradients) if i not in absent for p in at)
             fill(self._incoming.parts([*present, *changed_at]), requests)
         return WorkerGradient(
-            [None if i in absent else self._pushes.decode(i, self._incoming) for i in range(len(gradients))],
+            [None if i in absent else self._decode(i, self._incoming) for i in range(len(gradients))],
             push.samples,
             push.seconds,
             not push.not_finite,
             tuple(push.batches),
             [self._incoming.tensors[p] for p in changed_at],
             changed,
-            dict(push.logs),
+            {name: push.logs[name] for name in push.log_names},
             push.metrics,
         )
 
@@ -212,7 +214,9 @@ class WorkerStream:
 
     def _weights(self, reply: Send) -> Iterator[bytes]:
         loads = self._shard_service.job.loads
-        positions, tensors = self._deltas.encode(*self._pulls.placed(reply.sent, loads), loads)
+        positions, tensors = self._pulls.placed(reply.sent, loads)
+        if self._deltas:
+            positions, tensors = self._deltas.encode(positions, tensors, loads)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
         message.pull, message.staleness = reply.pull, reply.staleness
         if self._outgoing is not None:

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
@@ -18,8 +18,9 @@ from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from fdt.service.handlers import StreamBroken
 from fdt.tensors import ALIGNMENT
-from fdt.typing import Array
+from fdt.typing import Array, Tensor
 from nfdt.compressors import Compression, Spec, TensorCompressor, spec_bytes
+from nfdt.transport.channel import WorkerGradient
 
 CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/transport.py)
 _PAGE = 4096
@@ -180,10 +181,32 @@ class Layout:
         """Positions of each trainable variable's compressed arrays in the pull buffer; empty where it has none."""
         return _ranges(len(self._variables), [len(wire) for wire in self._wires(self.compression.pull)])
 
-    def compresses_push(self, index: int) -> bool:
-        """Return whether the gradient of trainable variable `index` is compressed."""
-        push = self.compression.push
-        return push is not None and bool(push.wire(self.trainable[index]))
+    def placed(
+        self, gradient: WorkerGradient, encode: Callable[[int, Tensor], list[Any]] | None = None
+    ) -> tuple[list[int], list[Any]]:
+        """Return positions in the push buffer and what is sent there; nothing for an absent gradient.
+
+        Args:
+            gradient: This server's part of a gradient.
+            encode: Returns the arrays of a compressed gradient, by its position among the trainable variables.
+        """
+        positions: list[int] = []
+        sent: list[Any] = []
+        for index, tensor in enumerate(gradient.gradient):
+            if tensor is not None:
+                positions += self.pushed_at[index]
+                sent += encode(index, tensor) if encode and index in self.compressed else [tensor]
+        changes = self.pushed_at[-1]
+        return [*positions, *(changes[i] for i in gradient.changed)], [*sent, *gradient.changes]
+
+    def uncompressed(self, index: int, incoming: Buffer) -> Tensor:
+        """Return the gradient of trainable variable `index`, which is not compressed, in the push buffer `incoming`."""
+        return incoming.tensors[self.pushed_at[index][0]]
+
+    @cached_property
+    def compressed(self) -> frozenset[int]:
+        """The trainable variables whose gradients are compressed."""
+        return frozenset(i for i, wire in enumerate(self._wires(self.compression.push)) if wire)
 
     @property
     def _variables(self) -> list[Spec]:

@@ -1,7 +1,7 @@
 """Interface between a worker and one parameter server: ParameterServerChannel, and what passes through it.
 
 Implementations: nfdt/transport/grpc_channel.py, nfdt/server/local.py (in the worker's process),
-nfdt/simulator/workers.py (on the simulated clock). This module has no I/O, no clock and no TensorFlow.
+nfdt/simulator/workers.py (on the simulated clock). This module has no I/O and no TensorFlow.
 """
 
 from collections.abc import Mapping, Sequence

@@ -29,18 +29,8 @@ class PushEncoder:
         self._layout = layout
         self.residuals: dict[int, Vector] = {}  # by position among the trainable variables
 
-    def encode(self, gradient: WorkerGradient) -> tuple[list[int], list[Any]]:
-        """Return positions in the push buffer and what is sent there; nothing for an absent gradient."""
-        positions: list[int] = []
-        sent: list[Any] = []
-        for index, tensor in enumerate(gradient.gradient):
-            if tensor is not None:
-                positions += self._layout.pushed_at[index]
-                sent += self._encoded(index, tensor) if self._layout.compresses_push(index) else [tensor]
-        changes = self._layout.pushed_at[-1]
-        return [*positions, *(changes[i] for i in gradient.changed)], [*sent, *gradient.changes]
-
-    def _encoded(self, index: int, tensor: Tensor) -> list[Array]:
+    def encode(self, index: int, tensor: Tensor) -> list[Array]:
+        """Return the compressed arrays of the gradient of trainable variable `index`."""
         push = self._layout.compression.push
         assert push is not None
         wanted = array_over(tensor).reshape(-1)
@@ -59,15 +49,16 @@ class PushDecoder:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._dense = Buffer(layout.trainable) if layout.compression.push else None
+        self._dense = Buffer(layout.trainable if layout.compression.push else ())
 
     def decode(self, index: int, incoming: Buffer) -> Tensor:
         """Return the gradient of trainable variable `index` in the push buffer `incoming`."""
-        push, at = self._layout.compression.push, self._layout.pushed_at[index]
-        if push is None or self._dense is None or not self._layout.compresses_push(index):
-            return incoming.tensors[at[0]]
+        push = self._layout.compression.push
+        if push is None or index not in self._layout.compressed:
+            return self._layout.uncompressed(index, incoming)
         dense = self._dense.arrays[index]
-        dense[...] = push.decode([incoming.arrays[p] for p in at], dense.size).reshape(dense.shape)
+        arrays = [incoming.arrays[p] for p in self._layout.pushed_at[index]]
+        dense[...] = push.decode(arrays, dense.size).reshape(dense.shape)
         return self._dense.tensors[index]
 
 
@@ -142,7 +133,7 @@ class CompressedLane:
     def pushed(self, gradient: WorkerGradient) -> tuple[WorkerGradient, int]:
         """Return the gradient that the server receives, and its bytes. The same gradient is encoded once."""
         if self._pushed[0] is not gradient:
-            positions, sent = self._encoder.encode(gradient)
+            positions, sent = self._layout.placed(gradient, self._encoder.encode)
             buffer = Buffer(self._layout.push)
             nbytes = buffer.write(positions, sent)
             decoded = [

@@ -96,7 +96,7 @@ class GrpcChannel:
         self._outgoing: Buffer | None = None
         self._incoming: Buffer
         self._generation = 0
-        self._encoder = PushEncoder(layout)
+        self._encode = PushEncoder(layout).encode if layout.compression.push else None
         self._encoded: tuple[int, list[int], list[Any]] = 0, [], []  # the last push: its number, positions and tensors
 
     def open(self) -> None:
@@ -120,7 +120,7 @@ class GrpcChannel:
         """Send a gradient: absent tensors are named, not sent."""
         absent = [i for i, g in enumerate(gradient.gradient) if g is None]
         if number != self._encoded[0]:  # a retry sends the same bytes
-            self._encoded = number, *self._encoder.encode(gradient)
+            self._encoded = number, *self._layout.placed(gradient, self._encode)
         _, positions, tensors = self._encoded
         push = pb.Push(
             push=number,
@@ -130,6 +130,7 @@ class GrpcChannel:
             absent=absent,
             changed=gradient.changed,
             logs=gradient.logs,
+            log_names=list(gradient.logs),
             metrics=gradient.metrics,
             not_finite=not gradient.finite,
         )
@@ -223,7 +224,9 @@ class GrpcChannel:
     def _receive(self, weights: pb.Weights) -> Weights:
         parts = self._incoming.parts(weights.positions)
         self.bytes_received += fill(parts, self._call) if weights.nbytes else sum(map(len, parts))
-        positions = add_deltas(self._layout, weights.positions, self._incoming)
+        positions: Sequence[int] = weights.positions
+        if self._layout.compression.pull:
+            positions = add_deltas(self._layout, positions, self._incoming)
         tensors = [self._incoming.tensors[position] for position in positions]
         counts = tuple(weights.batches), tuple(weights.ahead), weights.pull, weights.staleness
         return Weights(positions, tensors, weights.epoch, *counts)

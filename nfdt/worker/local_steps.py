@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import WRITERS, tensor_variable
-from fdt.ops import all_finite, call_flat
+from fdt.ops import all_finite, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.model.shards import Ownership, summable_others
@@ -72,8 +72,9 @@ class ByShape:
         flat = [t for t in tf.nest.flatten(batch, expand_composites=True) if t is not None]
         key = _outline(batch), *((t.dtype, *t.shape) for t in flat)
         if key not in self._concrete:
-            self._concrete[key] = self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
-        return call_flat(self._concrete[key], [*flat, *tensors])
+            concrete = self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
+            self._concrete[key] = flat_call(concrete)
+        return self._concrete[key]([*flat, *tensors])
 
 
 def _outline(batch: Any) -> Any:

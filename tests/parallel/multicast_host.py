@@ -10,7 +10,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from fdt.launch.emulated import address_of
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.collectives.ip_multicast import IpMulticast
 from hfdt.collectives.ip_rendezvous import bound, interface_address
 
@@ -25,7 +25,7 @@ def main(out, size):
     air = IpMulticast(rank, [(address_of(k), PORT) for k in range(size)], own, b"a key for this test")
     said = {}
     for placement, r in CASES:
-        plan = algorithm_registry.make(f"coded(placement={placement!r})").plan(size, r)
+        plan = algorithms.make(f"coded(placement={placement!r})").plan(size, r)
         draw = np.random.default_rng(0)
         blocks = [draw.normal(size=WORDS).astype("float32") for _ in plan.owners]
         before = air.sent_bytes

@@ -13,6 +13,7 @@ from fdt.job import ArrayData, FitArguments, JobSpec, State
 from fdt.keras import named
 from fdt.security.auth import new_token
 from fdt.trainable import Trainable, build
+from nfdt import compressors
 from nfdt.model.shards import merge, summable_others
 from nfdt.server.follower import FollowerShardService, follow
 from nfdt.server.job import ServedJob
@@ -82,7 +83,8 @@ class Cluster:
 
     def channels(self, worker=0, incarnation=0):
         directory = None if self.channel == "grpc" else self.blobs.directory
-        channels = GrpcChannels(self.addresses, self.token, "j", incarnation, directory)
+        compression = compressors.make(self.spec.options.get("compress", ""))
+        channels = GrpcChannels(self.addresses, self.token, "j", incarnation, directory, compression)
         return LaneChannels(channels(worker, self.steps, self.owned), self.owned)
 
     def start(self, epoch):

@@ -121,8 +121,8 @@ def test_a_close_rival_makes_it_less_sure(monkeypatch):
 
 
 def test_the_kept_table_names_algorithms_that_exist():
-    from hfdt import algorithm_registry as hfdt
-    from nfdt import algorithm_registry as nfdt
+    from hfdt import algorithms as hfdt
+    from nfdt import algorithms as nfdt
 
     assert FILE.exists()
     for engine, algorithm in Table.read().algorithms:

@@ -10,6 +10,7 @@ import click
 import pytest
 import yaml
 
+from fdt import PACKAGES
 from hfdt.cli import main as hfdt
 from nfdt.cli import main as nfdt
 
@@ -80,5 +81,15 @@ def test_every_algorithm_has_a_page(engine):
     """docs/algorithm_pages.py makes it from docs/algorithms.yaml; mkdocs.yml lists it."""
     uses = yaml.safe_load((ROOT / "docs" / "algorithms.yaml").read_text())
     listed = (ROOT / "mkdocs.yml").read_text()
-    for name in importlib.import_module(f"{engine}.algorithm_registry").names():
+    for name in importlib.import_module(f"{engine}.algorithms").names():
         assert len(uses[name]) == 2 and f"- algorithms/{name}.md\n" in listed
+
+
+def test_the_architecture_names_files_and_classes_that_exist():
+    code = re.findall(r"`([^`\n]+)`", (ROOT / "docs" / "architecture.md").read_text())
+    files = {path for text in code for path in re.findall(r"^(?:\w+/)+\w+\.py$", text)}
+    assert len(files) > 50
+    assert not [path for path in files if not (ROOT / path).is_file()]
+    source = "\n".join(path.read_text() for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
+    classes = {name for text in code for name in re.findall(r"^[A-Z][a-z]+(?:[A-Z][a-z]+)+$", text)}
+    assert not [name for name in classes if not re.search(rf"\b{name}\b", source)]

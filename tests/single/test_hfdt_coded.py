@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
 from fdt.errors import UsageError, UserError
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.worker import blocks
 from hfdt.worker.blocks import Blocks
@@ -27,7 +27,7 @@ WORDS = 840  # divided by every r and n up to 8
 
 def exchanged(n, r, words=WORDS, placement="paper", coding="xor", scale=1.0, dtype=np.float32):
     """(the sum at each rank, words that each sent, the blocks' vectors) of one exchange."""
-    plan = algorithm_registry.make(f"coded(redundancy={r}, placement={placement!r}, coding={coding!r})").plan(n, r)
+    plan = algorithms.make(f"coded(redundancy={r}, placement={placement!r}, coding={coding!r})").plan(n, r)
     draw = np.random.default_rng(n * 10 + r)
     blocks = [(scale * draw.normal(size=words)).astype(dtype) for _ in plan.owners]
 
@@ -112,12 +112,12 @@ def test_int32_tells_of_what_it_cannot_hold():
 )
 def test_what_cannot_be_placed_is_said(placement, n, r, said):
     with pytest.raises(ValueError, match=said):
-        algorithm_registry.make(f"coded(placement={placement!r})").plan(n, r)
+        algorithms.make(f"coded(placement={placement!r})").plan(n, r)
 
 
 def settled(text, n, words, compute_s=0.0):
     """(redundancy, what the user is told) on each of `n` ranks; a word takes a second to send to all."""
-    rule = algorithm_registry.make(text)
+    rule = algorithms.make(text)
     model = SimpleNamespace(run_eagerly=True)
     trainable = SimpleNamespace(model=model, seeds=[], metrics=[], trainable=[np.zeros(words)])
 
@@ -256,4 +256,4 @@ def test_shares_that_cannot_be():
         trained("coded(redundancy=2, shares='2,1')", 3, model(), X, Y, epochs=1)
     for wrong in ("2,x", "0,1", "-1,1", ""):
         with pytest.raises(UsageError, match="shares must be equal, measured, or a number above 0 for each worker"):
-            algorithm_registry.make(f"coded(shares={wrong!r})")
+            algorithms.make(f"coded(shares={wrong!r})")

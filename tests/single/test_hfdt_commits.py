@@ -9,7 +9,7 @@ import pytest
 from fdt.job import BatchHooks, FeedData, FitArguments, GraphData, JobSpec
 from fdt.rpc.session_pb2 import Commit
 from fdt.rpc.tensor_pb2 import BlobRef
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.worker import progress
 from hfdt.worker.progress import Watch
 
@@ -32,7 +32,7 @@ def spec(data=None, hooks=BatchHooks.NONE, **options):
     ],
 )
 def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):
-    steps, notes = progress.plan(job, algorithm_registry.make(rule))
+    steps, notes = progress.plan(job, algorithms.make(rule))
     assert (steps, len(notes)) == (every, int(bool(said)))
     assert said in "".join(notes)
 

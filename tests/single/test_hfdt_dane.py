@@ -12,7 +12,7 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.worker.rounds import RoundGroup
 
@@ -38,7 +38,7 @@ class Quadratic:
 
 def rounds(text, problems, count=1):
     """w after `count` rounds of a rule over quadratics (H, b), one a rank."""
-    made = algorithm_registry.make(text)
+    made = algorithms.make(text)
 
     def work(comm):
         group = RoundGroup(comm, tf.Variable([1, comm.size], dtype=tf.int64))

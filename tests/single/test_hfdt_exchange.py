@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fdt.errors import UsageError, UserError
-from hfdt import algorithm_registry, compressors
+from hfdt import algorithms, compressors
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.exactness import batchnorm, losses
 from hfdt.worker import step_context as steps
@@ -140,10 +140,10 @@ def test_a_rank_without_samples_adds_nothing_to_the_divisor_of_a_loss(sizes, red
 
 
 def test_an_unknown_rule_is_refused_with_the_known_ones():
-    assert "allreduce" in algorithm_registry.names()
+    assert "allreduce" in algorithms.names()
     with pytest.raises(UserError, match="allreduce.*Received: allreduse"):
-        algorithm_registry.make("allreduse")
-    assert all(algorithm_registry.describe(name) for name in algorithm_registry.names())
+        algorithms.make("allreduse")
+    assert all(algorithms.describe(name) for name in algorithms.names())
 
 
 def test_a_rules_file_that_is_for_the_other_engine(tmp_path):
@@ -151,7 +151,7 @@ def test_a_rules_file_that_is_for_the_other_engine(tmp_path):
     path.write_text("from nfdt.algorithms import asgd\ndef rule():\n    return asgd.rule()\n")
     said = r"must define rule\(...\) -> SyncAlgorithm \(hfdt/algorithm.py\). Received: .*mine.py, whose"
     with pytest.raises(UsageError, match=said):
-        algorithm_registry.make(str(path))
+        algorithms.make(str(path))
 
 
 def test_a_rules_file_is_found_from_any_directory(tmp_path, monkeypatch):
@@ -159,6 +159,6 @@ def test_a_rules_file_is_found_from_any_directory(tmp_path, monkeypatch):
         "from hfdt.algorithms import allreduce\ndef rule(k: int = 1):\n    return allreduce.rule()\n"
     )
     monkeypatch.chdir(tmp_path)
-    spelled = algorithm_registry.spelled("mine.py(k=2)", {})
+    spelled = algorithms.spelled("mine.py(k=2)", {})
     monkeypatch.chdir("/")
-    assert spelled == f"{tmp_path}/mine.py(k=2)" and algorithm_registry.make(spelled)
+    assert spelled == f"{tmp_path}/mine.py(k=2)" and algorithms.make(spelled)

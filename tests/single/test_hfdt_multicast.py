@@ -18,7 +18,7 @@ import keras
 from in_process import trained
 
 from fdt.errors import UserError
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.collectives import ip_multicast, ip_rendezvous
 from hfdt.collectives.datagrams import PacketId, Piece, ReportDatagram, Wire
 from hfdt.collectives.inprocess import on_ranks
@@ -138,7 +138,7 @@ def test_contract():
     ("n", "placement", "r"), [(4, "paper", 2), (4, "groups", 2), (3, "cyclic", 2), (3, "paper", 1)]
 )
 def test_coded_sums_over_it(n, placement, r):
-    plan = algorithm_registry.make(f"coded(placement={placement!r})").plan(n, r)
+    plan = algorithms.make(f"coded(placement={placement!r})").plan(n, r)
     draw = np.random.default_rng(0)
     blocks = [draw.normal(size=20_000).astype("float32") for _ in plan.owners]
 

@@ -15,7 +15,7 @@ import comm_contract
 from in_process import trained
 
 from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
-from hfdt import algorithm_registry
+from hfdt import algorithms
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
@@ -34,7 +34,7 @@ def cluster(n, *, medium=False, multicast=True, latency_s=0.0, speed=EVEN):
 def exchange(made, text, redundancy):
     """(sums at each rank, simulated seconds, bytes sent by each) of one exchange."""
     world, n = SimulatedWorld(made), len(made.workers)
-    plan = algorithm_registry.make(text).plan(n, redundancy)
+    plan = algorithms.make(text).plan(n, redundancy)
     draw = np.random.default_rng(0)
     blocks = [draw.normal(size=WORDS).astype("float32") for _ in plan.owners]
 

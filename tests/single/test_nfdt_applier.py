@@ -11,7 +11,7 @@ import tf_keras
 
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm
 from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
@@ -62,31 +62,29 @@ def train(rule, schedule, optimizer):
 BOTH_KERAS = pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])
 
 
-@pytest.mark.parametrize("name", algorithm_registry.names())
+@pytest.mark.parametrize("name", algorithms.names())
 @BOTH_KERAS
 def test_tensorflow_and_numpy_agree(name, lib):
     """With momentum, the captured or the rule's own, and with a scaled learning rate, in either Keras."""
-    rule = algorithm_registry.make(name)
+    rule = algorithms.make(name)
     schedule = "abcABCabcCBA" if rule.waits else SCHEDULE
     got, applier = train(rule, schedule, lib.optimizers.SGD(0.1, momentum=0.5))
     npt.assert_allclose(got, schedules.train(rule, schedule, mu=0.5), rtol=1e-5)
     assert rule.waits or rule.holds or int(applier.part.optimizer.iterations) == len(schedule) // 2
 
 
-@pytest.mark.parametrize("name", algorithm_registry.names())
+@pytest.mark.parametrize("name", algorithms.names())
 def test_weights_of_double_precision(name):
     weights = keras.Variable(START, dtype="float64")
     optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
     optimizer.build([weights])
-    core = AlgorithmState(
-        algorithm_registry.make(name), applier := ModelApplier(OwnedVariables(optimizer, [weights])), 2
-    )
+    core = AlgorithmState(algorithms.make(name), applier := ModelApplier(OwnedVariables(optimizer, [weights])), 2)
     sent = [core.pull(worker).trainable[0] for worker in (0, 1)]
     for worker in (0, 1):
         pushed = schedules.computed(core.rule, sent[worker].numpy())
         core.push(worker, 1, WorkerGradient([tf.constant(pushed)], 1))
     core.pull(0)
-    wanted = schedules.train(algorithm_registry.make(name), "abABa", mu=0.5)
+    wanted = schedules.train(algorithms.make(name), "abABa", mu=0.5)
     npt.assert_allclose(applier.params[0].numpy(), wanted, rtol=1e-6)
 
 
@@ -153,7 +151,7 @@ def test_a_scaled_rate_is_a_smaller_rate(name, lib):
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @BOTH_KERAS
 def test_ddc_asgd_with_one_worker_is_the_optimizer_alone(make, lib):
-    got, _ = train(algorithm_registry.make("ddc_asgd"), "aAaAaAaA", make(lib.optimizers))
+    got, _ = train(algorithms.make("ddc_asgd"), "aAaAaAaA", make(lib.optimizers))
     npt.assert_allclose(got, alone(make(lib.optimizers), 4), rtol=1e-6)
 
 
@@ -162,9 +160,7 @@ def test_ddc_asgd_with_one_worker_is_the_optimizer_alone(make, lib):
 def test_ddc_asgds_momentum_is_the_optimizers_where_nothing_is_late(make, lib):
     """One of two workers pushes, what it is told to: all one way, so that its look-ahead costs it nothing."""
     pushed = [[1.0, -2.0], [0.5, -1.0], [2.0, -0.1], [0.3, -3.0]]
-    core = AlgorithmState(
-        algorithm_registry.make("ddc_asgd"), applier := ModelApplier(part_of(make(lib.optimizers))), 2
-    )
+    core = AlgorithmState(algorithms.make("ddc_asgd"), applier := ModelApplier(part_of(make(lib.optimizers))), 2)
     part = part_of(make(lib.optimizers))
     for number, grads in enumerate(pushed, 1):
         core.pull(0)
@@ -174,9 +170,7 @@ def test_ddc_asgds_momentum_is_the_optimizers_where_nothing_is_late(make, lib):
 
 
 def test_weights_that_somebody_else_writes_are_no_step():
-    core = AlgorithmState(
-        algorithm_registry.make("ddc_asgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2
-    )
+    core = AlgorithmState(algorithms.make("ddc_asgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2)
     core.pull(0)
     push(core, 0, 1, [np.ones(2)])
     applier.part.trainable[0].assign([100.0, 100.0])
@@ -209,12 +203,12 @@ def test_a_legacy_optimizer_keeps_its_momentum_with_the_default_rule():
     optimizer = make()
     for _ in range(3):
         optimizer.apply_gradients([(tf.constant(gradient(alone.numpy()), tf.float32), alone)])
-    got, _ = train(algorithm_registry.make(algorithm_registry.default_for(make(), [])), "aAaAaA", make())
+    got, _ = train(algorithms.make(algorithms.default_for(make(), [])), "aAaAaA", make())
     npt.assert_allclose(got, alone.numpy(), rtol=1e-6)
 
 
 def test_one_function_serves_all_workers():
-    _, applier = train(algorithm_registry.make("dc_asgd"), SCHEDULE, keras.optimizers.Adam(0.1))
+    _, applier = train(algorithms.make("dc_asgd"), SCHEDULE, keras.optimizers.Adam(0.1))
     assert len(applier._compiled) == 1
 
 
@@ -228,7 +222,7 @@ def test_one_function_serves_all_workers():
 )
 def test_the_captured_optimizer_does_the_update(make):
     """One worker, asgd: what the optimizer does alone."""
-    got, applier = train(algorithm_registry.make("asgd"), "aAaAaA", make())
+    got, applier = train(algorithms.make("asgd"), "aAaAaA", make())
     alone = part_of(make())
     for _ in range(3):
         alone.optimizer.apply([tf.constant(gradient(alone.trainable[0].numpy()), tf.float32)], alone.trainable)
@@ -237,7 +231,7 @@ def test_the_captured_optimizer_does_the_update(make):
 
 
 def test_weights_sent_do_not_change_with_later_updates():
-    core = AlgorithmState(algorithm_registry.make("dc_asgd"), ModelApplier(part_of(keras.optimizers.SGD(0.1))), 1)
+    core = AlgorithmState(algorithms.make("dc_asgd"), ModelApplier(part_of(keras.optimizers.SGD(0.1))), 1)
     sent = core.pull(0).trainable[0]
     push(core, 0, 1, [np.ones(2)])
     push(core, 0, 2, [np.ones(2)])
@@ -247,7 +241,7 @@ def test_weights_sent_do_not_change_with_later_updates():
 def test_compensation_is_from_what_the_worker_pulled():
     """A slot that aliased the variable would compensate by zero."""
     core = AlgorithmState(
-        algorithm_registry.make("dc_asgd(lam=0.5)"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2
+        algorithms.make("dc_asgd(lam=0.5)"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2
     )
     seen = [core.pull(w).trainable[0].numpy() for w in (0, 1)]
     push(core, 0, 1, [gradient(seen[0])])
@@ -257,7 +251,7 @@ def test_compensation_is_from_what_the_worker_pulled():
 
 def test_what_the_forward_pass_changed_is_added_once():
     applier = ModelApplier(part_of(keras.optimizers.SGD(0.1), others=(np.zeros(2), np.zeros(2))))
-    core = AlgorithmState(algorithm_registry.make("asgd"), applier, 1)
+    core = AlgorithmState(algorithms.make("asgd"), applier, 1)
     assert core.pull(0).changed == ()
     for number in (1, 1, 2):  # the first one is retried
         push(core, 0, number, [np.zeros(2)], changes=[tf.ones(2)], changed=(1,))
@@ -268,7 +262,7 @@ def test_what_the_forward_pass_changed_is_added_once():
 
 def test_a_variable_without_gradient_is_left_alone():
     applier = ModelApplier(part_of(keras.optimizers.AdamW(0.1, weight_decay=0.5), values=(START, START)))
-    core = AlgorithmState(algorithm_registry.make("dc_asgd"), applier, 1)
+    core = AlgorithmState(algorithms.make("dc_asgd"), applier, 1)
     core.pull(0)
     push(core, 0, 1, [np.ones(2), None])
     npt.assert_array_equal(applier.params[1].numpy(), START)
@@ -277,7 +271,7 @@ def test_a_variable_without_gradient_is_left_alone():
 
 def test_an_overflow_skips_the_update_and_halves_the_scale():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
-    core = AlgorithmState(algorithm_registry.make("asgd"), applier := ModelApplier(part_of(optimizer)), 1)
+    core = AlgorithmState(algorithms.make("asgd"), applier := ModelApplier(part_of(optimizer)), 1)
     core.pull(0)
     push(core, 0, 1, [np.array([np.inf, 1.0])])
     npt.assert_array_equal(applier.params[0].numpy(), START)
@@ -288,9 +282,7 @@ def test_an_overflow_skips_the_update_and_halves_the_scale():
 
 def test_a_held_gradient_is_not_overwritten_by_the_next():
     """ssgd keeps the first gradient of a round; the buffer it arrived in is used again."""
-    core = AlgorithmState(
-        algorithm_registry.make("ssgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(1.0))), 2
-    )
+    core = AlgorithmState(algorithms.make("ssgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(1.0))), 2)
     buffer = np.ones(64, np.float32)
     core.push(0, 1, WorkerGradient([tensor_over(buffer[:2])], 1))
     buffer[:] = 100.0
@@ -305,7 +297,7 @@ def test_deciding_by_an_array_is_an_error():
 
 def test_the_plain_applier_never_writes_in_place():
     applier = PlainApplier([START])
-    core = AlgorithmState(algorithm_registry.make("asgd"), applier, 1)
+    core = AlgorithmState(algorithms.make("asgd"), applier, 1)
     sent = core.pull(0)
     core.push(0, 1, WorkerGradient([np.ones(2)], 1))
     npt.assert_array_equal(sent[0], START)

@@ -141,7 +141,7 @@ def test_a_users_file_is_found_from_any_directory(tmp_path, monkeypatch):
 # -- error feedback ---------------------------------------------------------------------------------------------------
 def pushed(encoder, decoder, form, tensors):
     """What the server receives of one push."""
-    positions, sent = encoder.encode(WorkerGradient(tensors))
+    positions, sent = form.placed(WorkerGradient(tensors), encoder.encode)
     buffer = Buffer(form.push)
     buffer.write(positions, sent)
     return [None if t is None else decoder.decode(i, buffer).numpy() for i, t in enumerate(tensors)]

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from fdt.errors import UsageError, UserError
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.algorithms import dc_asgd
 from nfdt.model.settings import algorithm_of
 from nfdt.model.variables import off
@@ -23,7 +23,7 @@ from nfdt.tree import leaves
 from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, computed, gradient, sgd, train
 
-RULES = algorithm_registry.names()
+RULES = algorithms.names()
 SCHEDULE = "abcABaCbBcaACB"
 ROUNDS = "abcABCabcCBAabcBCA"  # nobody pulls before all have pushed: for rules that make workers wait
 REDUCTIONS = [  # (rule at neutral options, its parent)
@@ -52,7 +52,7 @@ REDUCTIONS = [  # (rule at neutral options, its parent)
 
 def policy_of(name, workers, steps):
     applier = PlainApplier([START])
-    return Scheduler(AlgorithmState(algorithm_registry.make(name), applier, workers), steps), applier
+    return Scheduler(AlgorithmState(algorithms.make(name), applier, workers), steps), applier
 
 
 def push(policy, sent, number=1):
@@ -66,15 +66,13 @@ def sends(instructions):
 
 @pytest.mark.parametrize("name", RULES)
 def test_one_worker_is_plain_sgd(name):
-    npt.assert_allclose(train(algorithm_registry.make(name), "aAaAaA"), sgd(3))
+    npt.assert_allclose(train(algorithms.make(name), "aAaAaA"), sgd(3))
 
 
 @pytest.mark.parametrize(("reduced", "parent"), REDUCTIONS)
 def test_its_reduction_is_its_parent(reduced, parent):
-    schedule = ROUNDS if algorithm_registry.make(parent).waits else SCHEDULE
-    npt.assert_allclose(
-        train(algorithm_registry.make(reduced), schedule), train(algorithm_registry.make(parent), schedule), rtol=1e-12
-    )
+    schedule = ROUNDS if algorithms.make(parent).waits else SCHEDULE
+    npt.assert_allclose(train(algorithms.make(reduced), schedule), train(algorithms.make(parent), schedule), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -83,7 +81,7 @@ def test_shards_add_up_to_the_whole(name):
     values = [START, np.array([[1.0, -3.0], [0.5, 2.0]])]
 
     def play(params):
-        core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier(params, mu=0.5), 3)
+        core = AlgorithmState(algorithms.make(name), applier := PlainApplier(params, mu=0.5), 3)
         seen, number = {}, dict.fromkeys("abc", 0)
         for letter in ROUNDS:
             worker = "abc".index(letter.lower())
@@ -102,7 +100,7 @@ def test_shards_add_up_to_the_whole(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_what_a_leaver_leaves_behind_stays_finite_and_serves_the_others(name):
-    core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START], mu=0.9), 3)
+    core = AlgorithmState(algorithms.make(name), applier := PlainApplier([START], mu=0.9), 3)
     sent = [core.pull(worker) for worker in range(3)]
     core.push(0, 1, WorkerGradient([gradient(sent[0][0])], 1))
     core.leave(0)
@@ -115,7 +113,7 @@ def test_what_a_leaver_leaves_behind_stays_finite_and_serves_the_others(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_state_pickles(name):
-    core = AlgorithmState(algorithm_registry.make(name), PlainApplier([START]), 2)
+    core = AlgorithmState(algorithms.make(name), PlainApplier([START]), 2)
     core.push(0, 1, WorkerGradient(core.pull(0), 1))
     state = (core.shared, [slot.mine for slot in core.worker_states.values()])
     again = pickle.loads(pickle.dumps(state))
@@ -126,7 +124,7 @@ def test_state_pickles(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_retried_push_applies_once(name):
-    core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START]), 1)
+    core = AlgorithmState(algorithms.make(name), applier := PlainApplier([START]), 1)
     sent = core.pull(0)
     pushed = WorkerGradient([computed(core.rule, sent[0])], 1)
     assert core.push(0, 1, pushed) == 0
@@ -156,7 +154,7 @@ def test_nobody_waits_for_a_worker_that_left(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_weights_sent_are_snapshots(name):
-    core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START]), 1)
+    core = AlgorithmState(algorithms.make(name), applier := PlainApplier([START]), 1)
     sent = core.pull(0)
     before = sent[0].copy()
     core.push(0, 1, WorkerGradient([gradient(sent[0])], 1))
@@ -165,7 +163,7 @@ def test_weights_sent_are_snapshots(name):
 
 
 def test_every_rule_says_what_it_is():
-    assert all(algorithm_registry.describe(name) for name in RULES)
+    assert all(algorithms.describe(name) for name in RULES)
 
 
 # On "abAB" both pull [4, -2] and a's push makes it [3.6, -1.9]; b's gradient [4, -1] lands there, one version late,
@@ -186,7 +184,7 @@ def test_every_rule_says_what_it_is():
     ],
 )
 def test_the_default_is_ddc_asgd_with_every_optimizer(optimizer, rule):
-    assert algorithm_registry.default_for(optimizer, []) == rule
+    assert algorithms.default_for(optimizer, []) == rule
     algorithm_of(Options(), optimizer, [])
 
 
@@ -217,10 +215,10 @@ def test_the_default_suits_the_weights(lib, layer, rule):
     model = lib.Sequential(
         [lib.layers.Input((2,)), lib.layers.Dense(1), lib.layers.Dense(1, **{**layer, "dtype": dtype})]
     )
-    assert algorithm_registry.default_for(lib.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables) == rule
+    assert algorithms.default_for(lib.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables) == rule
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if algorithm_registry.make(name).needs_sgd])
+@pytest.mark.parametrize("name", [name for name in RULES if algorithms.make(name).needs_sgd])
 def test_a_rule_that_needs_sgd_is_refused_with_another(name):
     assert algorithm_of(Options(name), keras.optimizers.SGD(0.1), []).needs_sgd
     with pytest.raises(UserError, match="needs SGD.* Received: Adam"):
@@ -270,16 +268,16 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
 )
 def test_a_bad_rule_is_one_line(text, said):
     with pytest.raises(UsageError, match=said):
-        algorithm_registry.make(text)
+        algorithms.make(text)
 
 
 def test_parameters_come_from_the_signature():
-    assert algorithm_registry.parameters("dc_asgd")["lam"].default == 0.04
-    got = train(algorithm_registry.make("dc_asgd(lam=0.1)", {"lam": "0.5"}), "abAB")
+    assert algorithms.parameters("dc_asgd")["lam"].default == 0.04
+    got = train(algorithms.make("dc_asgd(lam=0.1)", {"lam": "0.5"}), "abAB")
     npt.assert_allclose(got, train(dc_asgd.rule(lam=0.5), "abAB"))
 
 
 def test_a_rule_of_ones_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from nfdt.algorithms import asgd\ndef rule(k: int = 1):\n    return asgd.rule()\n")
-    npt.assert_allclose(train(algorithm_registry.make(f"{path}(k=2)"), "aA"), sgd(1))
+    npt.assert_allclose(train(algorithms.make(f"{path}(k=2)"), "aA"), sgd(1))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher
 from nfdt.server.instructions import EpochDone, NotFinite, Send, StepDone
@@ -18,7 +18,7 @@ class Loop:
 
     def __init__(self, rule="asgd", workers=2, steps=5, **options):
         self.applier = PlainApplier([START])
-        self.policy = Scheduler(AlgorithmState(algorithm_registry.make(rule), self.applier, workers), steps, **options)
+        self.policy = Scheduler(AlgorithmState(algorithms.make(rule), self.applier, workers), steps, **options)
         self.assigned, self.pushes, self.events = {}, [0] * workers, []
 
     def take(self, instructions):
@@ -48,7 +48,7 @@ class Loop:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-@pytest.mark.parametrize("rule", algorithm_registry.names())
+@pytest.mark.parametrize("rule", algorithms.names())
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_every_batch_is_pushed_once(rule, workers):
     loop = Loop(rule, workers, steps=5)
@@ -212,7 +212,7 @@ def test_the_last_batch_goes_to_whoever_is_free_but_never_back():
     assert not dispatcher.exhausted and dispatcher.assign(1) == 0
 
 
-@pytest.mark.parametrize("rule", algorithm_registry.names())
+@pytest.mark.parametrize("rule", algorithms.names())
 def test_one_that_joins_in_place_of_one_that_left_is_dealt_batches_again(rule):
     loop = Loop(rule, workers=2, steps=9)
     loop.take(loop.policy.start_epoch(0))

@@ -11,7 +11,7 @@ from fdt.algorithm_registry import parse
 from fdt.errors import UsageError, UserError
 from fdt.keras.variables import tensor_variable
 from fdt.network import equal_nodes
-from nfdt import algorithm_registry, run_options
+from nfdt import algorithms, run_options
 from nfdt.model.settings import server_optimizer
 from nfdt.model.variables import OwnedVariables
 from nfdt.replica.numpy_applier import checked
@@ -60,7 +60,7 @@ def alone(lib, optimizer):
 
 def on_server(lib, text, positions=(0, 1, 2), shards=1):
     """The server's weights after each push; a worker pushes what it took off, which is the given gradient."""
-    rule = algorithm_registry.make(f"server_optimizer(optimizer={text})")
+    rule = algorithms.make(f"server_optimizer(optimizer={text})")
     made, captured = variables(lib, positions), lib.optimizers.SGD(123.0)
     captured.build(made)
     own = server_optimizer(lib.__name__, rule.optimizer, made, shards)
@@ -145,14 +145,14 @@ def test_another_value_is_one_line(text):
 
 
 def test_the_papers_optimizers_keep_their_spelling():
-    assert [algorithm_registry.make(f"server_optimizer(optimizer={name}, lr=0.1)").optimizer for name in
+    assert [algorithms.make(f"server_optimizer(optimizer={name}, lr=0.1)").optimizer for name in
             ("sgd", "adagrad", "adam", "yogi")] == [None] * 4  # fmt: skip
-    made = algorithm_registry.make("server_optimizer(optimizer=adam, learning_rate=0.1)")
+    made = algorithms.make("server_optimizer(optimizer=adam, learning_rate=0.1)")
     assert made.optimizer == {"class_name": "adam", "config": {"learning_rate": 0.1}}
 
 
 def test_where_keras_is_not_at_hand_its_optimizers_are_refused():
-    rule = algorithm_registry.make("server_optimizer(optimizer=lion)")
+    rule = algorithms.make("server_optimizer(optimizer=lion)")
     with pytest.raises(ValueError, match="has no Keras optimizer"):
         AlgorithmState(rule, PlainApplier([np.ones(2)]), 1)
     with pytest.raises(UsageError, match="a training loop of the script.s own"):
@@ -182,7 +182,7 @@ def test_an_algorithms_file_declares_its_options(tmp_path):
     (declared,) = declared_options(tmp_path)
     assert (declared.name, declared.rule, declared.parameter, declared.kind) == ("a_b", "mine", "ab", "float")
     text = run_options.checked_algorithm(given(rule="server_optimizer", server_optimizer="adamw", server_lr=0.1))
-    made = algorithm_registry.make(text)
+    made = algorithms.make(text)
     assert made.optimizer == {"class_name": "adamw", "config": {"learning_rate": 0.1}}
     assert run_options.checked_algorithm(given()) is None
     with pytest.raises(UsageError, match="--local-steps needs --algorithm server_optimizer. Received: --local-steps"):

@@ -13,7 +13,7 @@ from client_shim.replica.sessions.feeds import SessionCall
 from fdt.errors import CaptureError
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.replica.exchange import OptimizerExchange
 from nfdt.replica.session_optimizers import Optimizers, inspected
 from nfdt.replica.session_server import SessionGradients, as_taken, dense, packed, unpacked
@@ -410,7 +410,7 @@ def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(t
         noted = Optimizers()
         noted.apply_gradients(lambda *_, **__: None, optimizer, [], step)
         return (
-            OptimizerExchange(0, inspected(optimizer), [w], algorithm_registry.make("asgd"), process_group, poll),
+            OptimizerExchange(0, inspected(optimizer), [w], algorithms.make("asgd"), process_group, poll),
             apply,
             w,
             step,

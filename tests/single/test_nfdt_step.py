@@ -13,7 +13,7 @@ from fdt.errors import UserError  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt import algorithm_registry  # noqa: E402
+from nfdt import algorithms  # noqa: E402
 from nfdt.transport.channel import Weights  # noqa: E402
 from nfdt.worker.local_steps import (  # noqa: E402
     ByShape,  # noqa: E402
@@ -109,7 +109,7 @@ def micro_steps(trainable, parts, x, y):
     behind = len(part.trainable) + len(part.others)
     positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
     pulled = [Weights(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
-    step = GradientStep(trainable).of(algorithm_registry.make(f"ddc_asgd(micro_steps={parts})"))
+    step = GradientStep(trainable).of(algorithms.make(f"ddc_asgd(micro_steps={parts})"))
     x, y = tf.constant(x, tf.float32)[:, None], tf.constant(y, tf.float32)
     step.trace((tf.TensorSpec((len(x), 1), tf.float32), tf.TensorSpec((len(x),), tf.float32)), owned)
     return step.run(0, [(x, y)], owned, pulled)

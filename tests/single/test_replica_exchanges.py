@@ -18,7 +18,7 @@ from fdt.patches import Patch, patched
 from fdt.process_group import RankPush
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.replica.exchange import OptimizerExchange, build
 from nfdt.replica.exchanges import OptimizerExchanges, moving
 
@@ -54,7 +54,7 @@ def pushed():
 
 def test_after_a_meeting_nobody_is_late():
     weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0)
-    exchange = OptimizerExchange(0, optimizer, [weight], algorithm_registry.make("dc_asgd"), Rank0(), lambda number: [])
+    exchange = OptimizerExchange(0, optimizer, [weight], algorithms.make("dc_asgd"), Rank0(), lambda number: [])
 
     def another_pushes():
         exchange.serve(optimizer.apply, pushed())
@@ -71,7 +71,7 @@ def test_after_a_meeting_nobody_is_late():
 @pytest.mark.parametrize(("rule", "momentum"), [("dc_asgd", 0.0), ("ddc_asgd", 0.9)])
 def test_rank_0_is_never_late_as_it_computes_on_what_it_has_served(rule, momentum):
     weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0, momentum=momentum)
-    exchange = OptimizerExchange(0, optimizer, [weight], algorithm_registry.make(rule), Rank0(), lambda number: [])
+    exchange = OptimizerExchange(0, optimizer, [weight], algorithms.make(rule), Rank0(), lambda number: [])
     step = tf.function(lambda: exchange.step(optimizer.apply, [tf.constant([0.5])], [weight]))
     step()
     for _ in range(2):

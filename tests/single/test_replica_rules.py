@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fdt.errors import UsageError
-from nfdt import algorithm_registry
+from nfdt import algorithms
 from nfdt.replica.numpy_applier import Arithmetic, Form, checked, form_of
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.transport.channel import WorkerGradient
@@ -21,7 +21,7 @@ from nfdt.transport.channel import WorkerGradient
     ],
 )
 def test_what_a_rules_updates_are_like_is_found_by_a_push(rule, form):
-    assert form_of(algorithm_registry.make(rule), 2) == form
+    assert form_of(algorithms.make(rule), 2) == form
 
 
 @pytest.mark.parametrize("rule", ["ssgd", "ssp", "k_sync"])
@@ -34,7 +34,7 @@ def test_rank_0_computes_on_the_weights_as_they_are():
     weights = [np.ones(2, np.float32)]
     arithmetic = Arithmetic(weights)
     arithmetic.mu = arithmetic.eta = np.float32(0.5)
-    core = AlgorithmState(algorithm_registry.make("ddc_asgd"), arithmetic, 2)
+    core = AlgorithmState(algorithms.make("ddc_asgd"), arithmetic, 2)
     for push in (1, 2):
         core.pull(0)
         core.push(0, push, WorkerGradient([np.ones(2, np.float32)], 4))

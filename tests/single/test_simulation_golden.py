@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("keras")
 
-from nfdt import algorithm_registry  # noqa: E402
+from nfdt import algorithms  # noqa: E402
 from tests.single.simulations import simulate  # noqa: E402
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -34,7 +34,7 @@ def trace(rule):
     }
 
 
-@pytest.mark.parametrize("rule", algorithm_registry.names())
+@pytest.mark.parametrize("rule", algorithms.names())
 def test_golden_trace(rule):
     file = GOLDEN / f"{rule}.json"
     if os.environ.get("NFDT_WRITE_GOLDEN"):

@@ -370,16 +370,18 @@ class Output(_message.Message):
     def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("message", "detail", "users_code", "replica")
+    __slots__ = ("message", "detail", "users_code", "replica", "refused")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     USERS_CODE_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     message: str
     detail: str
     users_code: bool
     replica: str
-    def __init__(self, message: _Optional[str] = ..., detail: _Optional[str] = ..., users_code: bool = ..., replica: _Optional[str] = ...) -> None: ...
+    refused: bool
+    def __init__(self, message: _Optional[str] = ..., detail: _Optional[str] = ..., users_code: bool = ..., replica: _Optional[str] = ..., refused: bool = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("number", "epoch", "running", "state")

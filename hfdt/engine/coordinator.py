@@ -21,7 +21,7 @@ REFUSE_S = 2.0  # time for all ranks to refuse a job; beyond it one of them wait
 
 
 class RanksCoordinator:
-    """The coordinator of one job on `recovery.size` ranks. `done`: the job has ended; `failed`: with an error."""
+    """The coordinator of one job on `recovery.size` ranks. `done`: the job has ended; `failed`: its ranks must end."""
 
     def __init__(self, recovery: RankRecovery) -> None:
         self._recovery = recovery
@@ -73,7 +73,7 @@ class RanksCoordinator:
             return Outcome(drop=list(blobs_in(event)))
         kind = event.WhichOneof("kind")
         if kind == "failed":
-            return self._refused(rank, event)
+            return self._refused(rank, event.failed)
         if kind in ("progress", "output", "spans") or (kind == "note" and rank == 0):
             return Outcome(events=[event])
         if kind == "standing":
@@ -134,16 +134,18 @@ class RanksCoordinator:
         self._stalls = None
         self._standing.clear()
         self._refusals.clear()
+        self._refused_at = 0.0
 
-    def _refused(self, rank: int, event: Event) -> Outcome:
+    def _refused(self, rank: int, failure: Failed) -> Outcome:
         """End the job. Ranks that have all refused it before it began can train the next."""
-        if self._announced or event.failed.detail or not event.job:
-            return self.fail(event.failed)
-        self._refusals[rank] = event.failed
+        if self._announced or not failure.refused:
+            return self.fail(failure)
+        self._refusals[rank] = failure
         if len(self._refusals) < self._recovery.size:
             return Outcome()
-        self.done = True
-        return Outcome(events=[Event(job=self._job, failed=self._refusals[0])])
+        outcome = self.fail(self._refusals[0])
+        self.failed = False
+        return outcome
 
     def tick(self, now: float) -> Outcome:
         """Name ranks that keep others waiting; later handle them as lost."""
@@ -170,9 +172,10 @@ class RanksCoordinator:
         return outcome.followed_by(Outcome(kill=[("worker", each.rank) for each in given_up]))
 
     def fail(self, failure: Failed) -> Outcome:
-        """End the job with an error: the ranks depend on each other."""
+        """End the job with an error; the ranks depend on each other. A refusal that has a remedy comes first."""
         self.done = self.failed = True
-        return Outcome(events=[Event(job=self._job, failed=failure)])
+        first = next((each for each in self._refusals.values() if each.replica), failure)
+        return Outcome(events=[Event(job=self._job, failed=first)])
 
     def _gather(self, kind: str, rank: int, event: Event) -> Outcome:
         """Collect events of one kind; return one event when all ranks have sent theirs."""

@@ -161,7 +161,10 @@ def agreed(comm: Comm, number: float) -> float:
 
 
 def relative(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """Return |ours - theirs| / |theirs| over all tensors together; NaN where numbers are not finite."""
+    """Return |ours - theirs| / |theirs| over all tensors together; NaN where numbers are not finite.
+
+    Where `theirs` are all 0, it is 0 for equal tensors and infinite for others.
+    """
     difference = sum(float(np.sum(np.square(_wide(a) - _wide(b)))) for a, b in zip(ours, theirs, strict=True))
     norm = sum(float(np.sum(np.square(_wide(b)))) for b in theirs)
     if not norm:

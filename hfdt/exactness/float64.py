@@ -88,7 +88,7 @@ class InFloat64:
         return self._call(self._name + _ALONE, inputs)
 
     def check(self, *inputs: Tensor) -> None:
-        """Raise ValueError or OpError where the rewritten function is not consistent.
+        """Raise ValueError or OpError where TensorFlow cannot build the rewritten function.
 
         The call is cancelled before it begins, so TensorFlow builds the function and runs nothing.
         """

@@ -51,7 +51,8 @@ class ProbeResult:
 class Probe:
     """The comparison of slices with a global batch, `whole`.
 
-    `by_script`: the script made an operation of the step. `gradient_pass`: the pass that reads scalars as means.
+    `by_script`: whether the script made an operation of the step. `gradient_pass`: the pass of forward and backward
+    computation that takes a scalar loss for a mean.
     """
 
     def __init__(self, trainable: Any, terms: StepTerms, whole: Any) -> None:

@@ -93,7 +93,7 @@ def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | Non
 
 
 class Combining:
-    """The combination of fetched values over ranks. `share`: (rows of this rank, rows of the batch)."""
+    """Combines fetched values over ranks. `share`: (rows of this rank, rows of the batch)."""
 
     def __init__(self, exchange: GroupedExchange, share: tuple[int, int]) -> None:
         self._exchange, (self._mine, self._total) = exchange, share

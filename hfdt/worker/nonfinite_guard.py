@@ -66,7 +66,8 @@ class Guard:
     def whose(self, flags: Tensor, added: Sequence[Tensor] = ()) -> Tensor:
         """Return bool of shape (size + 1,): the ranks whose gradient is not finite.
 
-        The last element is true where all ranks' gradients are finite but the sum `added` is not.
+        `flags`: the sum over ranks of `mine`. The last element is true where all ranks' gradients are finite but the
+        sum `added` is not.
         """
         ranks = flags > 0
         overflow = tf.logical_not(all_finite(added)) if added else tf.constant(False)

@@ -3,12 +3,13 @@
 import contextlib
 import os
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from fdt.environment import bind_to_share, local_rank, local_size, warm_up
 from fdt.errors import UserError
-from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State, is_on
+from fdt.job import BatchHooks, GraphData, JobSpec, State, is_on
 from fdt.rpc import job_pb2, tensor_pb2
 from fdt.rpc.session_pb2 import (
     Command,
@@ -16,7 +17,6 @@ from fdt.rpc.session_pb2 import (
     EpochEnd,
     Evaluated,
     Event,
-    FeedWanted,
     Finished,
     Note,
     Progress,
@@ -29,7 +29,7 @@ from fdt.service.member import Member
 from fdt.tensors import numbers, put_logs
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array
-from hfdt.worker import progress
+from hfdt.worker import job_data, progress
 from hfdt.worker.progress import Job, Watch
 from hfdt.worker.suspension import SuspensionVote
 
@@ -79,11 +79,26 @@ class HfdtWorker:
             try:
                 self._handle(command)
             except Exception as error:
-                from hfdt.collectives import explained
+                self._report(command, error)
 
-                self._send(command.job, failed=failure(explained(error, self._comm.rank)))
-                if command.HasField("setup"):  # the next job begins anew
-                    self._close_session()
+    def _report(self, command: Command, error: Exception) -> None:
+        """Send the failure. A rank that refuses a job can train the next, unless its connections are lost."""
+        from hfdt.collectives import explained
+
+        shown = explained(error, self._comm.rank)
+        failed = failure(shown)
+        if command.HasField("setup") and not failed.detail and shown is error:
+            failed.refused = self._forget(command.setup.job)
+        self._send(command.job, failed=failed)
+
+    def _forget(self, message: job_pb2.JobSpec) -> bool:
+        """Close the session of a job that was refused. Return whether nothing of it can reach the next one."""
+        try:
+            self._close_session()
+            return not job_data.fed(JobSpec.from_proto(message))
+        except Exception:
+            traceback.print_exc()
+            return False
 
     def _handle(self, command: Command) -> None:
         kind = command.WhichOneof("kind")
@@ -106,10 +121,8 @@ class HfdtWorker:
         tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
         session = self._session(spec)
         session.load(spec.state, self._member.blobs)
-        feeds = self._feeds(job, spec)
-        source, validation = self._open(spec, spec.data, feeds), None
-        if spec.validation is not None:
-            validation = self._open(spec, spec.validation, feeds)
+        feeds = job_data.feeds(spec, self._member, lambda wanted: self._send(job, feed_wanted=wanted))
+        source, validation = job_data.opened(spec, self._member.blobs, feeds)
         commits_every, more = progress.plan(spec, session.rule)
         suspension = None
         if is_on(spec.options, "suspendable") and not progress.why_no_commits(spec, session.rule):
@@ -127,32 +140,6 @@ class HfdtWorker:
         ready = Ready(steps_per_epoch=steps, notes=text, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
         ready.suspendable = suspension is not None
         self._send(job, ready=ready)
-
-    def _feeds(self, job: str, spec: JobSpec) -> dict[str, Any]:
-        """Return the queues, by name, for batches that the client draws."""
-        from fdt.data import Feed
-
-        def want(wanted: FeedWanted) -> None:
-            self._send(job, feed_wanted=wanted)
-
-        data = [d for d in (spec.data, spec.validation) if isinstance(d, FeedData)]
-        feeds = {d.name: Feed(d.name, self._member.blobs, want) for d in data}
-        self._member.pass_feeds_to(lambda batch: feeds[batch.name].offer(batch) if batch.name in feeds else None)
-        return feeds
-
-    def _open(self, spec: JobSpec, data: Data, feeds: dict[str, Any]) -> Any:
-        from fdt.data import open_source
-
-        return open_source(
-            data,
-            spec.fit,
-            self._member.blobs,
-            spec.seed,
-            training=data is spec.data,
-            options=spec.options,
-            feed=feeds.get(data.name) if isinstance(data, FeedData) else None,
-            flavor=spec.program.flavor,
-        )
 
     def _session(self, spec: JobSpec) -> Any:
         """Return the last job's session if program and options are the same, else a new one."""
@@ -172,9 +159,9 @@ class HfdtWorker:
         return session
 
     def _close_session(self) -> None:
-        if self._warm is not None:
-            self._warm[1].close()
-            self._warm = None
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            warm[1].close()
 
     # -- training --------------------------------------------------------------------------------------------------
     def _epoch(self, command: EpochCommand) -> None:

@@ -65,11 +65,15 @@ def test_the_first_failure_of_a_job_that_has_begun_ends_it():
     assert say(coordinator, 0, failed=Failed(message="again")).events == []
 
 
+def refusal(message, **more):
+    return {"failed": Failed(message=message, refused=True, **more)}
+
+
 def test_ranks_that_all_refuse_a_job_before_it_begins_can_train_the_next():
     coordinator = started()
-    assert say(coordinator, 1, failed=Failed(message="no")).events == []
+    assert say(coordinator, 1, **refusal("no")).events == []
     assert coordinator.tick(0.1).events == []
-    (event,) = say(coordinator, 0, failed=Failed(message="of rank 0")).events
+    (event,) = say(coordinator, 0, **refusal("of rank 0")).events
     assert (event.failed.message, coordinator.done, coordinator.failed) == ("of rank 0", True, False)
 
 
@@ -80,11 +84,37 @@ def test_ranks_that_cannot_train_the_next_job_after_a_failure():
     start = started()
     (event,) = start.from_member("worker", 1, Event(rank=1, failed=Failed(message="no Horovod"))).events
     assert event.failed.message == "no Horovod" and start.failed, "it waits for its end"
+    begun = started()
+    for rank in range(2):
+        say(begun, rank, ready=Ready())
+    assert say(begun, 0, **refusal("of a rank that was restarted")).events and begun.failed
+
+
+def test_a_rank_that_refuses_alone_is_not_waited_for_long():
     waiting = started()
-    assert say(waiting, 1, failed=Failed(message="no")).events == []
+    assert say(waiting, 1, **refusal("no")).events == []
     assert waiting.tick(5.0).events == [] and not waiting.done
     (event,) = waiting.tick(5.1 + REFUSE_S).events
     assert event.failed.message == "no" and waiting.failed, "rank 0 is in an exchange"
+
+
+def test_a_refusal_with_a_remedy_is_told_whatever_comes_after_it():
+    lost = started()
+    assert say(lost, 0, **refusal("inexact", replica="inexact")).events == []
+    assert lose(lost).events[0].failed.replica == "inexact"
+    both = started()
+    assert say(both, 1, **refusal("inexact", replica="inexact")).events == []
+    (event,) = say(both, 0, **refusal("no")).events
+    assert (event.failed.replica, both.failed) == ("inexact", False)
+
+
+def test_the_time_for_refusals_begins_again_with_new_ranks(blobs):
+    coordinator = started(blobs=blobs, restarts="1")
+    say(coordinator, 0, **refusal("no"))
+    coordinator.tick(10.0)
+    assert lose(coordinator).relaunch == 2
+    say(coordinator, 0, **refusal("no"))
+    assert coordinator.tick(10.1 + REFUSE_S).events == [] and not coordinator.done
 
 
 def test_events_of_an_earlier_job_are_passed_over():

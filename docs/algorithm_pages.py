@@ -33,7 +33,7 @@ def page(engine: str, name: str, registry: Any, use: str, use_not: str) -> str:
     return "\n".join(
         [
             f"# {name}\n\n{first}\n\n## Equation and source\n\n```text\n{rest.strip()}\n```\n",
-            f"Parameters: {parameters or 'none'}. [Its section](../algorithms.md) has cost and meaning of an epoch.\n",
+            f"Parameters: {parameters or 'none'}. [Algorithms](../algorithms.md): cost, meaning of an epoch.\n",
             f"## Example\n\n```shell\n{engine} run --algorithm {name} examples/digits.py -np 4\n```\n",
             f"## When to use it\n\n- Use it where: {use}.\n- Do not where: {use_not}.\n",
             "## In the tournament\n",

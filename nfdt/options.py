@@ -15,6 +15,13 @@ PLAIN = "asgd"  # the algorithm that works with every model and optimizer
 SYNCHRONOUS = "ssgd"  # that of --sync
 
 
+def approximation(name: str, workers: int) -> str:
+    """Return the line for users of an algorithm that has no note of its own; "" for one worker."""
+    if workers == 1:
+        return ""
+    return f"{name} on {workers} workers approximates: numbers are not those of one machine"
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of one job.

@@ -92,7 +92,8 @@ def of_script(path: str) -> bool:
 def by_script() -> bool:
     """Return whether the script itself calls the caller of this function, in the main thread.
 
-    Functions that prepare data run at their own pace: in other threads, or where TensorFlow calls Python back.
+    It does not in other threads and where TensorFlow calls Python back, as for a map of a dataset: ranks are not at the
+    same step there.
     """
     frame = sys._getframe(2)
     if not of_script(frame.f_code.co_filename) or threading.current_thread() is not threading.main_thread():

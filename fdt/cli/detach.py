@@ -191,7 +191,7 @@ def _client(run: DetachedRun) -> ProcessIdentity | None:
 
 
 class AttachedRun(DetachedRun):
-    """A run in a terminal, by its directory. The run removes it a moment before its process ends."""
+    """A run in a terminal, by its directory. The run removes the directory a moment before its process ends."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -204,7 +204,7 @@ class AttachedRun(DetachedRun):
         return self._is_local
 
     def over(self) -> bool:
-        """Return whether the run's process has ended. One on another machine has ended with its directory."""
+        """Return whether the run's process has ended. A run on another machine has, once its directory is gone."""
         if self._client is None or not self._is_local:
             return not self.directory.exists()
         return not self._client.alive()

@@ -128,14 +128,14 @@ class RootGroup(Collectives):
             self._send(rank, line, {"value": value})
         return value
 
-    def end(self, timeout: Callable[[], None]) -> list[Any]:
-        """Return each other rank's result, sent at its script's end. `timeout` is called meanwhile, and may raise.
+    def end(self, on_wait: Callable[[], None]) -> list[Any]:
+        """Return each other rank's result, sent at its script's end. `on_wait` is called while it waits, and may raise.
 
         Raises WorkerError when a rank is not at its script's end.
         """
         results = list(self.left.values())
         for rank, line in self._peers().items():
-            header, _ = self._receive(rank, line, timeout)
+            header, _ = self._receive(rank, line, on_wait)
             if header["what"] != "end":
                 raise self._failed(_describe_mismatch(rank, header, "rank 0 has ended the script"))
             results.append(header["value"])

@@ -16,7 +16,10 @@ from typing import NamedTuple
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require
 from nfdt.tree import Array, Tree, send_current, zip_map
 
-NOTE = "fedbuff: batches of a push: {}; an update is {} pushes; optimizer.iterations counts a push's batches an update"
+NOTE = (
+    "fedbuff: batches of a push: {}; an update is the mean of {} pushes; "
+    "optimizer.iterations counts a push's batches an update"
+)
 
 
 class BufferedPushes(NamedTuple):
@@ -65,7 +68,7 @@ def rule(local_steps: int = 1, buffer: int = 0, lr: float = 1.0, weighted: bool 
         taken = [lr / held.pushes * d for d in held.total]
         return AlgorithmUpdate(taken, steps=held.steps), BufferedPushes(held.workers)
 
-    note = NOTE.format(local_steps, buffer or "as many as workers")
+    note = NOTE.format(local_steps, buffer or "the workers'")
     return AsyncAlgorithm(
         init, send_current, push, _leave, _join, flush, holds=True, note=note, local_steps=local_steps
     )

@@ -49,6 +49,11 @@ def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool)
     return 2 if options.overlap == "on" else 1
 
 
+def algorithm_name(options: Options, optimizer: Any, trainable: Sequence[Any]) -> str:
+    """Return the text of the requested algorithm, or of the default one. Arguments as in `algorithm_of`."""
+    return options.rule or algorithms.default_for(optimizer, trainable)
+
+
 def algorithm_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> AsyncAlgorithm:
     """Return the requested algorithm, or the default one.
 
@@ -61,7 +66,7 @@ def algorithm_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> 
         UserError: If the algorithm does not work with the optimizer.
     """
     inner = inner_optimizer(optimizer)
-    name = options.rule or algorithms.default_for(optimizer, trainable)
+    name = algorithm_name(options, optimizer, trainable)
     rule = algorithms.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
         raise UserError(

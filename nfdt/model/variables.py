@@ -234,7 +234,7 @@ class OwnedVariables:
             gradients: One tensor per position, in the variable's shape.
             positions: Positions in `trainable`.
             rate: Factor on the learning rate. None: 1.
-            fresh: If given, `gradients` contain the algorithm's momentum, and the optimizer's is off (momentum.py).
+            fresh: If given, `gradients` contain the algorithm's momentum, and the optimizer's is off.
         """
         if not positions:
             return

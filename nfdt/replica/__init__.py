@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Callable[[str], None]) -> Any:
     """Return the object of this rank in a replica script."""
+    from nfdt.options import approximation
     from nfdt.replica.rank import RoundRobinRank
 
+    if group.rank == 0 and (note := approximation(options.get("rule") or "nfdt", group.size)):
+        show_line(note)
     return RoundRobinRank(group, options)

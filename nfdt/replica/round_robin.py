@@ -204,7 +204,7 @@ class RoundRobin:
         self._first = self._next = number
 
     def leave(self) -> None:
-        """End the loop."""
+        """Forget the loop, which has ended."""
         self.around, self._whose = None, ""
 
     def watched(self, function: Any, run: Callable[[], Any]) -> Any:

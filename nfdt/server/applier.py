@@ -1,6 +1,6 @@
 """The applier of a real server: the algorithm's arithmetic and the captured Keras optimizer in one compiled function.
 
-There is one function per distinct arithmetic (traced_program.py), for all workers: a worker's state is passed in and
+There is one function per distinct arithmetic (nfdt/tree.py), for all workers: a worker's state is passed in and
 out as tensors. The function also returns the variables' values after an update. At the next update TensorFlow allocates
 a new buffer for a variable that still shares memory with such a tensor. So these tensors are immutable snapshots, at
 the cost of one copy of the weights per update, which delay compensation needs anyway.

@@ -16,7 +16,7 @@ LOOKAHEAD = 2  # pushes whose batches a worker has: the one it computes and the 
 
 
 class Scheduler:
-    """Decides for all shards.
+    """Decides which batches a worker gets, who waits and when an epoch ends; shard 0's decisions hold for all shards.
 
     Attributes:
         state: The algorithm's state.

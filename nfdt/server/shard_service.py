@@ -36,7 +36,7 @@ NOT_BEGUN = Commit()
 
 
 class ShardService:
-    """One job on shard 0, thread-safe. A simulation gives `lanes` and `absent` lanes; it and a trace wrap `applier`."""
+    """One job on shard 0, thread-safe. A simulation gives `lanes`, those that are `absent`, and an `applier`."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from fdt.network import Cluster
 from fdt.network.transfers import run_until
 from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Progress
 from fdt.tensors import put_logs
-from nfdt import algorithms
+from nfdt.model.settings import algorithm_name
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import NOT_BEGUN, ShardService
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
@@ -102,7 +102,7 @@ class SimulatedJob:
         self._go(lambda: self._shard_service.start_epoch(epoch, changed, begin))
 
     def step(self, changed: State) -> None:
-        """Lock step: continue with the next push."""
+        """Lock step: load the state that the client changed, and apply the next push."""
         self._go(lambda: self._shard_service.step(changed))
 
     def stop_epoch(self) -> None:
@@ -123,8 +123,7 @@ class SimulatedJob:
             self._end_epoch(self._over)
 
     def _algorithm_name(self) -> str:
-        trainable = self._trainable
-        return self._job.options.rule or algorithms.default_for(trainable.model.optimizer, trainable.trainable)
+        return algorithm_name(self._job.options, self._trainable.model.optimizer, self._trainable.trainable)
 
     def _enroll(self) -> None:
         for channel in self._channels:

@@ -117,7 +117,7 @@ def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
         The number of bytes.
 
     Raises:
-        StreamBroken: If the messages end before: their sender is lost.
+        StreamBroken: If the messages end too early: their sender is lost.
         ValueError: If a message is empty, or the messages hold more bytes than `parts`.
     """
     chunk, count = memoryview(b""), 0
@@ -141,9 +141,9 @@ def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Specs of the tensors between a worker and one server: gradient and forward changes, and weights and scalars.
+    """Specs of the tensors between a worker and one server: gradient and forward pass's changes, weights and scalars.
 
-    A compressed gradient has its compressor's arrays in the push buffer. A compressed pull has its arrays behind all
+    A compressed gradient has its compressor's arrays in the push buffer. A compressed pull has its arrays after all
     others in the pull buffer, where the weights themselves have their place too.
     """
 

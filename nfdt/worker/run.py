@@ -16,8 +16,9 @@ from fdt.service.member import Member
 from fdt.tensors import put_logs
 from fdt.timeline import SpanRecorder
 from fdt.trainable import Trainable
-from nfdt.model.settings import algorithm_of, lanes_of
-from nfdt.options import Options
+from nfdt.algorithm import AsyncAlgorithm
+from nfdt.model.settings import algorithm_name, algorithm_of, lanes_of
+from nfdt.options import Options, approximation
 from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
 from nfdt.worker.lane import (
     LOST_S,
@@ -98,7 +99,7 @@ class WorkerJob:
         )
         self.steps: int | None = self._source.steps
         rule = algorithm_of(self._options, trainable.model.optimizer, trainable.trainable)
-        self.notes = [note for note in (rule.note, *self._find_notes()) if note]
+        self.notes = [note for note in self._find_notes(rule) if note]
         pacer = pacer_of(member.rank, spec.seed)
         self._step: Any = step.of(rule) if pacer is None else PacedStep(step.of(rule), pacer)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
@@ -239,7 +240,9 @@ class WorkerJob:
         self._member.pass_feeds_to(feed.offer)
         return feed
 
-    def _find_notes(self) -> Iterator[str]:
+    def _find_notes(self, rule: AsyncAlgorithm) -> Iterator[str]:
+        name = algorithm_name(self._options, self._trainable.model.optimizer, self._trainable.trainable)
+        yield rule.note or approximation(name, self._member.size)
         if (self._trainable.model.steps_per_execution or 1) > 1:
             yield "steps_per_execution is not used by nfdt: workers push after each step"
         if self.steps and self.steps < self._member.size:

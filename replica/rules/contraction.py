@@ -9,7 +9,7 @@ from replica.plan import OpCall, Plan, any_partial, rule, widest
 
 @rule("MatMul")
 def mat_mul(call: OpCall) -> Plan | None:
-    """Rows stay divided; a contraction of the divided dimension is Partial."""
+    """Keep a division of rows or columns; a division of the summed dimension gives a Partial."""
     left = "km" if call.attrs.get("transpose_a") else "mk"
     right = "nk" if call.attrs.get("transpose_b") else "kn"
     return contracted(call, (left, right), "mn")
@@ -17,7 +17,7 @@ def mat_mul(call: OpCall) -> Plan | None:
 
 @rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def batch_mat_mul(call: OpCall) -> Plan | None:
-    """Divide as MatMul does, after batch dimensions that broadcast."""
+    """Divide as MatMul does, with leading batch dimensions, which may broadcast."""
     batch = max(arg.rank for arg in call.args) - 2
     names = string.ascii_lowercase[:batch]
     left = "ZY" if call.attrs.get("adj_x") else "YZ"

@@ -110,7 +110,7 @@ def transpose(call: OpCall) -> Plan | None:
 
 @rule("BroadcastTo")
 def broadcast_to(call: OpCall) -> Plan | None:
-    """Broadcast other dimensions; a Partial is replicated before."""
+    """Broadcast other dimensions; None for a Partial, which the caller then replicates."""
     arg, out = call.args[0], call.integers(1)
     placement = arg.placement
     if not isinstance(placement, Shard) or out is None:

@@ -85,6 +85,16 @@ def test_every_algorithm_has_a_page(engine):
         assert len(uses[name]) == 2 and f"- algorithms/{name}.md\n" in listed
 
 
+def test_docstrings_and_messages_name_files_that_exist():
+    """Names with a folder, such as nfdt/tree.py, wherever they stand in the code and the .proto files."""
+    tracked = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True).stdout.split()
+    sources = [p for p in tracked if p.startswith((*PACKAGES, "proto/")) and re.search(r"(?<!_pb2)\.(py|proto)$", p)]
+    assert len(sources) > 300
+    named = re.compile(rf"(?<![\w/.*-])(?:{'|'.join(PACKAGES)}|tests|docs)/[\w/]+\.(?:py|md|toml|yaml)\b")
+    found = {(path, name) for path in sources for name in named.findall((ROOT / path).read_text())}
+    assert not {pair for pair in found if pair[1] not in tracked}
+
+
 def test_the_architecture_names_files_and_classes_that_exist():
     code = re.findall(r"`([^`\n]+)`", (ROOT / "docs" / "architecture.md").read_text())
     files = {path for text in code for path in re.findall(r"^(?:\w+/)+\w+\.py$", text)}

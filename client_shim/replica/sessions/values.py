@@ -62,7 +62,10 @@ def read_by_script() -> bool:
 
 
 def agreed_numbers(result: Any, rank_0s: Callable[[str, Any], Any]) -> Any:
-    """Return `result` with rank 0's numbers; arrays and other values stay."""
+    """Return `result` with rank 0's numbers; arrays and other values stay. A collective.
+
+    `rank_0s`: returns rank 0's value, given the name of the exchange and this rank's value.
+    """
     leaves = tf.nest.flatten(result)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (np.floating, np.integer, np.bool_))]
     if not places:

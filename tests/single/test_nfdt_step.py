@@ -14,6 +14,7 @@ from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt import algorithms  # noqa: E402
+from nfdt.options import Options  # noqa: E402
 from nfdt.transport.channel import Weights  # noqa: E402
 from nfdt.worker.local_steps import (  # noqa: E402
     ByShape,  # noqa: E402
@@ -69,12 +70,23 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
     assert len(seen) == 2, "each is traced once"
 
 
+def notes(batches, size, note=""):
+    trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1, optimizer=None), trainable=())
+    run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=size))
+    run._options = Options(rule="asgd")
+    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note)) if line]
+
+
 @pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 batches for 3 workers"]), (3, []), (None, [])])
 def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
-    trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1))
-    run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=3))
-    notes = list(WorkerJob._find_notes(run))
-    assert len(notes) == len(said) and all(words in note for words, note in zip(said, notes, strict=True))
+    first, *others = notes(batches, 3)
+    assert first == "asgd on 3 workers approximates: numbers are not those of one machine"
+    assert len(others) == len(said) and all(words in line for words, line in zip(said, others, strict=True))
+
+
+def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximate():
+    assert notes(3, 3, "an epoch is a round") == ["an epoch is a round"]
+    assert notes(3, 1) == []
 
 
 @pytest.mark.parametrize(

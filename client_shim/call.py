@@ -50,11 +50,13 @@ def _flat(callbacks: Any) -> list[Any]:
     return [callbacks]
 
 
+def trimmed(batch: Any) -> Any:
+    """Return `batch` without trailing Nones: (x, y, None) becomes (x, y)."""
+    while isinstance(batch, tuple) and len(batch) > 1 and batch[-1] is None:
+        batch = batch[:-1]
+    return batch
+
+
 def without_nothing(spec: Any) -> Any:
     """Return a batch as training steps receive it: (x, y, None) becomes (x, y); a bare x stays as it is."""
-    if not isinstance(spec, (tuple, list)):
-        return spec
-    parts = list(spec)
-    while len(parts) > 1 and parts[-1] is None:
-        parts.pop()
-    return tuple(parts)
+    return trimmed(tuple(spec)) if isinstance(spec, (tuple, list)) else spec

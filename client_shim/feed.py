@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from client_shim.call import trimmed
 from fdt.blobs import Blobs
 from fdt.job import FEED_WINDOW
 from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
@@ -115,13 +116,6 @@ class Feeder:
         self._sent.append(ref)
         if len(self._sent) > 4 * FEED_WINDOW:
             self._sent.popleft()
-
-
-def trimmed(batch: Any) -> Any:
-    """Return `batch` without trailing Nones: (x, y, None) becomes (x, y)."""
-    while isinstance(batch, tuple) and len(batch) > 1 and batch[-1] is None:
-        batch = batch[:-1]
-    return batch
 
 
 def _arrays(batch: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from client_shim.feed import Epochs, trimmed
+from client_shim.call import trimmed
+from client_shim.feed import Epochs
 from fdt.errors import CaptureError
 
 _GENERATORS = "GeneratorDataAdapter"  # the adapter's name in both flavors

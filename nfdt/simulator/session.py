@@ -85,7 +85,7 @@ class SimulatedJob:
         self._pushes = dict.fromkeys(range(lanes), 0)
         self._done = self._samples = 0
         self._moved_before = 0, 0  # bytes before this epoch
-        self.record = FitRecord(self._algorithm_name())
+        self.record = FitRecord(algorithm_name(job.options, trainable.model.optimizer, trainable.trainable))
         self._pause = self._env.event()
         self._over: Event | None = None
         self._enroll()
@@ -121,9 +121,6 @@ class SimulatedJob:
                 )
         if self._over is not None:
             self._end_epoch(self._over)
-
-    def _algorithm_name(self) -> str:
-        return algorithm_name(self._job.options, self._trainable.model.optimizer, self._trainable.trainable)
 
     def _enroll(self) -> None:
         for channel in self._channels:

@@ -98,7 +98,8 @@ class Feeder:
                 return True
             structure, leaves = flatten(_arrays(batch))
             ref = self._blobs.put_arrays(leaves)
-            self._remember(ref)
+            if not self._remember(ref):
+                return False
             self._send(FeedBatch(name=self._name, epoch=epoch, index=index, arrays=ref, structure=structure))
             index += 1
         return False
@@ -111,11 +112,19 @@ class Feeder:
     def _send(self, batch: FeedBatch) -> None:
         self._talk.send(Command(job=self._job, feed=batch))
 
-    def _remember(self, ref: BlobRef) -> None:
-        """Keep the reference of a sent batch for `stop`. The engine drops the batches that all ranks have received."""
-        self._sent.append(ref)
-        if len(self._sent) > 4 * FEED_WINDOW:
-            self._sent.popleft()
+    def _remember(self, ref: BlobRef) -> bool:
+        """Keep the reference of a batch for `stop`. The engine drops the batches that all ranks have received.
+
+        Returns False if the job had ended while the batch was drawn; the batch is then dropped here.
+        """
+        with self._changed:
+            if self._stopped:
+                self._blobs.drop(ref)
+                return False
+            self._sent.append(ref)
+            if len(self._sent) > 4 * FEED_WINDOW:
+                self._sent.popleft()
+        return True
 
 
 def _arrays(batch: Any) -> Any:

@@ -1,6 +1,7 @@
 """Batches that the client draws: as many as requested, in Keras's order, divided among ranks like any others."""
 
 import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -10,10 +11,12 @@ import tensorflow as tf
 import tf_keras
 
 from client_shim.capture.data import FEED, capture_data
+from client_shim.feed import Feeder
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, first_batch_checksum, open_source
 from fdt.errors import WorkerError
 from fdt.job import FEED_WINDOW, FeedData, FitArguments
+from fdt.rpc.session_pb2 import FeedWanted
 
 X = np.arange(30, dtype="float32").reshape(10, 3)
 
@@ -177,6 +180,25 @@ def test_what_the_scripts_data_raise_is_raised_where_fit_was_called(blobs):
     assert line.cancelled.is_set()
     with pytest.raises(Exception, match="mine"):
         line.feeder.stop()
+
+
+def test_a_batch_that_is_drawn_while_the_job_ends_leaves_no_blob(blobs, tmp_path, monkeypatch):
+    monkeypatch.setattr("client_shim.feed.STOP_S", 0.01)
+    drawing, go_on, sent = threading.Event(), threading.Event(), []
+
+    def slow():
+        drawing.set()
+        go_on.wait(60)
+        yield tf.constant(X)
+
+    feeder = Feeder(FEED, lambda: iter([(0, slow())]), SimpleNamespace(send=sent.append), blobs, "job")
+    feeder.wanted(FeedWanted(name=FEED, epoch=0, up_to=1))
+    assert drawing.wait(60)
+    feeder.stop()
+    go_on.set()
+    feeder._thread.join(60)
+    assert not sent
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_closed_feed_wakes_who_waits(blobs):

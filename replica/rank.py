@@ -30,7 +30,7 @@ class PlacedRank:
     Args:
         group: The ranks.
         exchange: The collectives of the placements.
-        options: The command line's: allow_replicated.
+        options: The command line's: rule, allow_replicated.
         say: Prints a line for the user; called on rank 0 only.
         sessions: Makes the SessionHooks from two functions: one counts a divided step, the other a replicated one.
     """
@@ -48,6 +48,7 @@ class PlacedRank:
         self._group = group
         self._show_line = show_line if group.rank == 0 else lambda line: None
         self._allow_replicated = options.get("allow_replicated") == "1"
+        self._algorithm = options["rule"]
         self._replicated = self._samples = self._in_sessions = 0
         self._engine = PlacementEngine(exchange, self._stepped)
         self._sessions = sessions(self._count_session, self._count_replicated)
@@ -64,12 +65,13 @@ class PlacedRank:
         return contextlib.nullcontext()
 
     def counts(self) -> Mapping[str, Any]:
-        """Return steps, samples, replicated and sent_bytes of this rank so far, and the lines for the run's end."""
+        """Return steps, samples, replicated and sent_bytes of this rank so far, and what the run's end shows."""
         return {
             "steps": self.steps(),
             "samples": self._samples,
             "replicated": self._replicated,
             "sent_bytes": self._group.sent_bytes,
+            "algorithm": self._algorithm,
             "notes": self._engine.report.lines(),
         }
 

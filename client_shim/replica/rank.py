@@ -39,7 +39,10 @@ class ReplicaRank(Protocol):
         """Within the context, the Keras of `flavor` ("keras" or "tf_keras") is patched."""
 
     def counts(self) -> Mapping[str, Any]:
-        """Return this rank's steps, samples, replicated (steps) and sent_bytes so far; `notes`: lines for the end."""
+        """Return this rank's steps, samples, replicated (steps) and sent_bytes so far.
+
+        For the end of the run: `algorithm`, its name, and `notes`, lines.
+        """
 
     def steps(self) -> int:
         """Return the number of this rank's steps so far. Cheap, and callable from any thread."""

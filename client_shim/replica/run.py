@@ -24,7 +24,7 @@ from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch import describe, spawn, stop_all
 from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters, quantity
-from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
+from fdt.rpc.session_pb2 import EpochEnd, Event, Ready, WorkerShare
 from fdt.signals import held_back, undisturbed
 from fdt.supervise.outcome import died_of, tail
 
@@ -220,6 +220,7 @@ def _report(
         end.bytes_received += count["sent_bytes"]
     end.extra.update(counts[0].get("extra", {}))
     if end.steps:
+        reporters.event(Event(ready=Ready(algorithm=counts[0].get("algorithm", ""))))
         reporters.event(Event(epoch_end=end))
     for line in counts[0].get("notes", ()):
         reporters.note(line)

@@ -34,11 +34,12 @@ class RunTotals:
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
-    staleness: list[tuple[float, float, float, int]] = field(default_factory=list)  # mean, median, largest, steps
+    staleness: list[tuple[float, float, int]] = field(default_factory=list)  # mean, largest, steps
     workers: dict[int, WorkerTotals] = field(default_factory=dict)
     skipped: int = 0  # steps whose gradients were not finite
     faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
     memberships: list[str] = field(default_factory=list)  # "worker 2 joined", "worker 2 left"
+    algorithms: dict[str, None] = field(default_factory=dict)  # names, of all fits
     chosen: dict[str, None] = field(default_factory=dict)  # what options that are `auto` have become, and why
 
     def add(self, end: "EpochEnd", seconds: float) -> None:
@@ -51,8 +52,7 @@ class RunTotals:
         self.bytes_sent += end.bytes_sent
         self.bytes_received += end.bytes_received
         if "staleness_mean" in end.extra:
-            mean, median, largest = (end.extra[f"staleness_{which}"] for which in ("mean", "median", "max"))
-            self.staleness.append((mean, median, largest, end.steps))
+            self.staleness.append((end.extra["staleness_mean"], end.extra["staleness_max"], end.steps))
         for share in end.workers:
             worker = self.workers.setdefault(share.rank, WorkerTotals())
             worker.steps += share.steps
@@ -79,8 +79,9 @@ class Summary(Reporter):
 
     def event(self, event: "Event") -> None:
         kind = event.WhichOneof("kind")
-        if kind == "ready" and event.ready.why_chosen:
-            self.totals.chosen[event.ready.why_chosen] = None  # fits of one model say it once
+        if kind == "ready":  # fits of one model say the same, which is shown once
+            self.totals.algorithms |= dict.fromkeys(filter(None, [event.ready.algorithm]))
+            self.totals.chosen |= dict.fromkeys(filter(None, [event.ready.why_chosen]))
         elif kind == "epoch_end":
             self.totals.add(event.epoch_end, self._clock() - self._started)
         elif kind == "fault":
@@ -107,6 +108,7 @@ def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
     """Return the lines of the summary by name."""
     found = {
         "workers": str(workers),
+        "algorithm": ", ".join(totals.algorithms),
         "trained": _trained(totals),
         "throughput": rate(totals.samples, totals.seconds),
         "computing": _computing(totals),
@@ -146,13 +148,12 @@ def _computing(totals: RunTotals) -> str:
     return f"{computing:.2f} workers at the same time, on average" if computing and len(totals.workers) > 1 else ""
 
 
-def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
+def _staleness(epochs: list[tuple[float, float, int]]) -> str:
     steps = sum(count for *_, count in epochs)
     if not steps:
         return ""
-    mean = sum(mean * count for mean, *_, count in epochs) / steps
-    median = sorted(median for _, median, _, _ in epochs)[len(epochs) // 2]
-    return f"mean {mean:.2f}, median {median:g}, largest {max(largest for _, _, largest, _ in epochs):g}"
+    mean = sum(mean * count for mean, _, count in epochs) / steps
+    return f"mean {mean:.2f}, largest {max(largest for _, largest, _ in epochs):g}"
 
 
 def _share(worker: WorkerTotals) -> str:
@@ -170,7 +171,8 @@ def as_record(totals: RunTotals, workers: int) -> Mapping[str, object]:
     """Return the totals as values for JSON."""
     return {
         "workers": workers,
-        **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness", "chosen")},
+        **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness")},
+        "algorithms": list(totals.algorithms),
         "chosen": list(totals.chosen),
         "samples_per_second": totals.samples / totals.seconds if totals.seconds else 0.0,
         "computing_workers": computing_workers(totals),

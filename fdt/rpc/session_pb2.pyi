@@ -174,7 +174,7 @@ class Attached(_message.Message):
     def __init__(self, role: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., log: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("address", "steps_per_epoch", "notes", "chosen", "why_chosen", "suspendable")
+    __slots__ = ("address", "steps_per_epoch", "notes", "chosen", "why_chosen", "suspendable", "algorithm")
     class ChosenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -188,13 +188,15 @@ class Ready(_message.Message):
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
     WHY_CHOSEN_FIELD_NUMBER: _ClassVar[int]
     SUSPENDABLE_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     address: str
     steps_per_epoch: int
     notes: str
     chosen: _containers.ScalarMap[str, str]
     why_chosen: str
     suspendable: bool
-    def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ..., chosen: _Optional[_Mapping[str, str]] = ..., why_chosen: _Optional[str] = ..., suspendable: bool = ...) -> None: ...
+    algorithm: str
+    def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ..., chosen: _Optional[_Mapping[str, str]] = ..., why_chosen: _Optional[str] = ..., suspendable: bool = ..., algorithm: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("epoch", "step", "samples", "logs", "bytes_sent", "bytes_received", "busy_seconds", "memory_bytes", "staleness")

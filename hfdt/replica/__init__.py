@@ -18,8 +18,8 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Call
     from replica.exchange import GroupedExchange
     from replica.rank import PlacedRank
 
-    # raises UserError for an algorithm that replicated scripts cannot use
-    algorithms.step_algorithm(options.get("rule") or algorithms.DEFAULT)
+    options = {"rule": algorithms.DEFAULT, **options}
+    algorithms.step_algorithm(options["rule"])  # raises UserError for one that replicated scripts cannot use
     allowed = options.get("allow_replicated") == "1"
     exchange = GroupedExchange(group, compress=options.get("compress"), bucket_bytes=bucket_bytes(options))
 

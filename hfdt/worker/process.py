@@ -138,7 +138,7 @@ class HfdtWorker:
         steps = session.steps(source, spec.fit.initial_epoch) or 0
         text = "\n".join(notes + more)
         ready = Ready(steps_per_epoch=steps, notes=text, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
-        ready.suspendable = suspension is not None
+        ready.suspendable, ready.algorithm = suspension is not None, session.algorithm
         self._send(job, ready=ready)
 
     def _session(self, spec: JobSpec) -> Any:

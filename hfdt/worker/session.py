@@ -43,7 +43,8 @@ class RankProgram:
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str]) -> None:
         self.trainable, self.comm, self.options = trainable, comm, dict(options)
         self._stack = contextlib.ExitStack()
-        self.rule = algorithms.make(options.get("rule", algorithms.DEFAULT))
+        self.algorithm = options.get("rule", algorithms.DEFAULT)
+        self.rule = algorithms.make(self.algorithm)
         self.rounds: Rounds | None = None
         self.blocks: Blocks | None = None
         self.shards: ShardedOptimizer | None = None

@@ -248,8 +248,10 @@ class ServersCoordinator:
             return Outcome()
         self._announced = True
         notes = dict.fromkeys(line for r in self._ready.values() for line in r.notes.splitlines())
-        steps = max(ready.steps_per_epoch for (role, _), ready in self._ready.items() if role == WORKER)
-        ready = Ready(steps_per_epoch=steps, notes="\n".join(notes), suspendable=is_suspendable(self._setup.job))
+        workers = [ready for (role, _), ready in self._ready.items() if role == WORKER]
+        ready = Ready(notes="\n".join(notes), suspendable=is_suspendable(self._setup.job))
+        ready.steps_per_epoch = max(worker.steps_per_epoch for worker in workers)
+        ready.algorithm = workers[0].algorithm
         return Outcome(events=[Event(job=self._job, ready=ready)])
 
     def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:

@@ -61,6 +61,7 @@ class OptimizerExchanges:
     def __init__(self, group: ReplicaGroup, rule: str | None, of_sessions: Callable[[RankPush], None]) -> None:
         self._group, self._rule, self._of_sessions = group, rule, of_sessions
         self.applying = False  # whether an optimizer's own update runs now
+        self.algorithms: dict[str, None] = {}  # names, in the order of their first optimizers
         self._born: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._last = -1  # number of an optimizer
         self._known: weakref.WeakValueDictionary[int, OptimizerExchange] = weakref.WeakValueDictionary()  # by number
@@ -142,7 +143,8 @@ class OptimizerExchanges:
 
     def _made(self, optimizer: Any, variables: list[Any]) -> OptimizerExchange:
         seen = inspected(optimizer)
-        rule = algorithms.make(self._rule or algorithms.default_for(seen, variables))
+        name = self._rule or algorithms.default_for(seen, variables)
+        self.algorithms[name], rule = None, algorithms.make(name)
         number, made_for = self._number(optimizer), weakref.ref(optimizer)
         made = OptimizerExchange(number, seen, variables, rule, self._group, self.poll, made_for, self._samples)
         if self._group.rank and getattr(seen, "use_ema", False):

@@ -65,11 +65,12 @@ class RoundRobinRank:
         group.serve_by(self._exchanges.serve)
 
     def counts(self) -> Mapping[str, Any]:
-        """Return the steps, samples, sent bytes and staleness of this rank."""
+        """Return the steps, samples, sent bytes, algorithm and staleness of this rank."""
         taus = self._exchanges.taus() + Counter(self._sessions.taus)
         of_sessions = {"steps": self._sessions.steps, "samples": self._sessions.samples}
         counts: dict[str, Any] = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
         counts["sent_bytes"] = self._group.sent_bytes
+        counts["algorithm"] = self._options.get("rule") or ", ".join(self._exchanges.algorithms)
         return {**counts, "extra": staleness_fields(taus)} if taus else counts
 
     def steps(self) -> int:

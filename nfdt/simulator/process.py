@@ -40,7 +40,8 @@ class Simulator(NfdtWorker):
         run = SimulatedJob(job, step, trainable, self._cluster, self.send, begin_s=self._clock_s, feed=feed)
         self._server = self._run = run
         self._record.fits.append(run.record)
-        self.send(Event(ready=Ready(steps_per_epoch=run.steps or 0, notes=job.rule.note)))
+        ready = Ready(steps_per_epoch=run.steps or 0, notes=job.rule.note, algorithm=run.record.algorithm)
+        self.send(Event(ready=ready))
 
     def _finish(self) -> None:
         self._clock_s = self._run.now_s

@@ -124,7 +124,8 @@ class NfdtWorker:
         self._run.start()
         unused = ["--compress is not used: the server is in its only worker's process, and nothing is sent"]
         notes = [*self._run.notes, *(unused if compression != Compression() and self._server is not None else [])]
-        self.send(Event(ready=Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(notes))))
+        ready = Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(notes), algorithm=self._run.algorithm)
+        self.send(Event(ready=ready))
 
     def _shared_directory(self, spec: JobSpec) -> Path | None:
         """Return the directory of files that are shared with servers of this host; None: tensors use streams."""

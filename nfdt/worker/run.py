@@ -99,6 +99,7 @@ class WorkerJob:
         )
         self.steps: int | None = self._source.steps
         rule = algorithm_of(self._options, trainable.model.optimizer, trainable.trainable)
+        self.algorithm = algorithm_name(self._options, trainable.model.optimizer, trainable.trainable)
         self.notes = [note for note in self._find_notes(rule) if note]
         pacer = pacer_of(member.rank, spec.seed)
         self._step: Any = step.of(rule) if pacer is None else PacedStep(step.of(rule), pacer)
@@ -241,8 +242,7 @@ class WorkerJob:
         return feed
 
     def _find_notes(self, rule: AsyncAlgorithm) -> Iterator[str]:
-        name = algorithm_name(self._options, self._trainable.model.optimizer, self._trainable.trainable)
-        yield rule.note or approximation(name, self._member.size)
+        yield rule.note or approximation(self.algorithm, self._member.size)
         if (self._trainable.model.steps_per_execution or 1) > 1:
             yield "steps_per_execution is not used by nfdt: workers push after each step"
         if self.steps and self.steps < self._member.size:

@@ -143,6 +143,7 @@ def test_run_returns_the_history_and_the_records_of_a_module(folder, capfd):
     assert {name: len(values) for name, values in result.history.items()} == {"loss": 2, "val_loss": 2}
     kinds = [record["kind"] for record in result.records]
     assert kinds[-1] == "summary" and kinds.count("epoch") == 2
+    assert result.records[-1]["algorithms"] == ["allreduce"]
     kept = Path("logs/records.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in kept] == kinds
 

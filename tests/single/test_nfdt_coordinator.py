@@ -72,10 +72,10 @@ def test_workers_are_told_where_the_servers_are(room):
 
 
 def test_ready_when_all_are(room):
-    outcomes = [room.say(*m, ready=Ready(steps_per_epoch=7, notes="a\nb")) for m in room.members]
+    outcomes = [room.say(*m, ready=Ready(steps_per_epoch=7, notes="a\nb", algorithm="asgd")) for m in room.members]
     assert [len(o.events) for o in outcomes] == [0, 0, 1]
     ready = outcomes[-1].events[0].ready
-    assert (ready.steps_per_epoch, ready.notes) == (7, "a\nb")
+    assert (ready.steps_per_epoch, ready.notes, ready.algorithm) == (7, "a\nb", "asgd")
 
 
 def test_an_epoch_ends_when_all_have_reported(room):

@@ -88,6 +88,7 @@ def test_a_worker_leaves_with_rank_0s_weights_and_steps():
     exchanges.of(optimizer, optimizer.apply, [weight])
     exchanges.meet()
     assert weight.numpy().tolist() == [2.0, 2.0] and int(optimizer.iterations) == 2
+    assert list(exchanges.algorithms) == ["ddc_asgd"], "the default for SGD"
 
 
 def test_a_push_that_comes_as_rank_0_waits_for_the_others_is_told_to_all():

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fdt.errors import UserError
-from fdt.process_group.streams import ConnectionLost, MessageStream
+from fdt.process_group.streams import ConnectionLost, MessageStream, ReadAheadStream
 from fdt.security.auth import TlsIdentity
 
 HANDSHAKE_S = 10.0  # for the handshake, and the same again for the greeting
@@ -23,13 +23,13 @@ GREETING_BYTES = 4096
 AT_ONCE = 64
 AGAIN_S = 0.1  # wait after a failed accept: the caller disconnected, or no file descriptor is free
 CALL_S = 60.0  # every rank of a large run connects at the same moment
-# A host that loses its network closes no connection: TCP keepalive and TCP_USER_TIMEOUT detect it.
+# A host that loses its network closes no connection: TCP keepalive and TCP_USER_TIMEOUT detect it within 28 s. A host
+# that stops for 20 s keeps its connection.
 _ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
 
@@ -60,7 +60,11 @@ class BootstrapListener:
 
     def take_streams(self) -> list[tuple[int, MessageStream]]:
         """Return the ranks that were admitted since the last call, each with its stream; does not wait."""
-        return [self._came.get() for _ in range(self._came.qsize())]
+        taken = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                taken.append(self._came.get_nowait())
+        return taken
 
     def close(self) -> None:
         """Stop listening and close the streams that were not taken."""
@@ -70,6 +74,9 @@ class BootstrapListener:
         except OSError:
             pass
         self._listening.close()
+        self._close_streams()
+
+    def _close_streams(self) -> None:
         for _, line in self.take_streams():
             line.socket.close()
 
@@ -103,7 +110,9 @@ class BootstrapListener:
         except BaseException:
             line.socket.close()
             raise
-        self._came.put((rank, line))
+        self._came.put((rank, ReadAheadStream(line)))
+        if self._closing.is_set():  # `close` may have emptied the queue before
+            self._close_streams()
 
     def _claimed(self, greeting: dict[str, Any]) -> int:
         """Return the caller's rank. Raise ValueError for a wrong token and for a rank that is out of range or taken."""
@@ -141,7 +150,7 @@ def connect(address: str, rank: int, token: str, identity: TlsIdentity) -> tuple
             line.send({"rank": rank, "token": token})
             answer = line.receive(_within(CALL_S))
         except (OSError, ConnectionLost) as error:
-            raise UserError(f"rank 0 cannot be reached at {address}: {error or 'it closed the connection'}") from None
+            raise UserError(f"rank 0 cannot be reached at {address}: {error}") from None
         _settle(line.socket)
         stack.pop_all()
         return line, answer

@@ -226,18 +226,18 @@ class RootGroup(Collectives):
     def _receive_any(self, rank: int, line: MessageStream, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         try:
             return line.receive(idle)
-        except ConnectionLost:
-            raise self._lost(rank) from None
+        except ConnectionLost as lost:
+            raise self._lost(rank, lost) from None
 
     def _send(self, rank: int, line: MessageStream, header: dict[str, Any], data: bytes | memoryview = b"") -> None:
         try:
             line.send(header, data)
-        except ConnectionLost:
-            raise self._lost(rank) from None
+        except ConnectionLost as lost:
+            raise self._lost(rank, lost) from None
 
-    def _lost(self, rank: int) -> WorkerError:
+    def _lost(self, rank: int, lost: ConnectionLost) -> WorkerError:
         self._check()  # raises an error that states how the process ended, if it has
-        return WorkerError(f"rank {rank} was lost: it closed its connection")
+        return WorkerError(f"rank {rank} was lost: {lost.reason}")
 
     def _operand(self, rank: int, combined: Combined, data: bytes) -> Vector:
         like = combined.like(rank)

@@ -4,10 +4,12 @@ import errno
 import json
 import mmap
 import os
+import queue
 import select
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +26,20 @@ INLINE_BYTES = 32 * 1024  # a larger vector is put into a mapped file
 _LENGTHS = struct.Struct("<IQ")  # bytes of the header, bytes of the data after it
 
 
+UNREACHABLE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
+
+
 class ConnectionLost(Exception):
-    """The other side has closed the connection or cannot be reached."""
+    """The other side has closed the connection or cannot be reached. `reason` is a clause about it, for errors."""
+
+    def __init__(self, reason: str = "it closed its connection") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    @classmethod
+    def by(cls, error: OSError) -> "ConnectionLost":
+        """Return the ConnectionLost for a failed call of the socket."""
+        return cls("its host does not answer") if error.errno in UNREACHABLE else cls()
 
 
 @dataclass
@@ -44,7 +58,7 @@ class MessageStream:
             if data:
                 self.socket.sendall(data)
         except OSError as error:
-            raise ConnectionLost from error
+            raise ConnectionLost.by(error) from error
 
     def receive(
         self, idle: Callable[[], None] = lambda: None, limit: int | None = None
@@ -89,10 +103,62 @@ class MessageStream:
         try:
             got = self.socket.recv(1 << 16)
         except OSError as error:
-            raise ConnectionLost from error
+            raise ConnectionLost.by(error) from error
         if not got:
             raise ConnectionLost
         return got
+
+
+class ReadAheadStream(MessageStream):
+    """A remote MessageStream whose messages a thread receives as they arrive, and `receive` returns one by one.
+
+    Rank 0 reads its peers only within a collective. Without the thread a large message would fill the connection while
+    rank 0 saves a plot, and TCP gives up a receiver that takes no bytes for TCP_USER_TIMEOUT. A peer sends at most two
+    messages ahead of rank 0's answer, which bounds the memory.
+    """
+
+    def __init__(self, stream: MessageStream) -> None:
+        super().__init__(stream.socket, stream.buffer, remote=True)
+        self._messages: queue.SimpleQueue[tuple[dict[str, Any], bytes] | ConnectionLost] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # a TLS connection takes one call at a time
+        threading.Thread(target=self._read, name="read ahead", daemon=True).start()
+
+    def send(self, header: dict[str, Any], data: bytes | memoryview = b"") -> None:
+        """Implement MessageStream."""
+        with self._lock:
+            super().send(header, data)
+
+    def receive(
+        self, idle: Callable[[], None] = lambda: None, limit: int | None = None
+    ) -> tuple[dict[str, Any], bytes]:
+        """Implement MessageStream, without a `limit`: the rank has been admitted."""
+        while True:
+            try:
+                message = self._messages.get(timeout=POLL_S)
+            except queue.Empty:
+                idle()
+                continue
+            if isinstance(message, ConnectionLost):
+                self._messages.put(message)  # for the next call
+                raise message
+            return message
+
+    def readable(self) -> bool:
+        """Return whether a message, or the end of the connection, has arrived."""
+        return not self._messages.empty()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._messages.put(super().receive())
+        except ConnectionLost as lost:
+            self._messages.put(lost)
+        except (OSError, ValueError):  # this side has closed the socket
+            self._messages.put(ConnectionLost())
+
+    def _received(self) -> bytes:
+        with self._lock:
+            return super()._received()
 
 
 class SharedBuffer:

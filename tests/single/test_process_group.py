@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,6 +87,27 @@ def test_who_comes_last_finds_the_others_there(tmp_path):
         adds.join()
     host.close()
     assert sums == [3.0]
+
+
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (TimeoutError(errno.ETIMEDOUT, ""), "its host does not answer"),
+        (OSError(errno.EHOSTUNREACH, ""), "its host does not answer"),
+        (ConnectionResetError(errno.ECONNRESET, ""), "it closed its connection"),
+    ],
+)
+def test_a_rank_whose_host_is_cut_off_is_no_rank_that_closed_its_connection(tmp_path, error, reason):
+    def fails(nbytes):
+        raise error
+
+    stream = MessageStream(SimpleNamespace(sendall=fails, close=lambda: None), remote=True)
+    listener = SimpleNamespace(take_streams=lambda: [(1, stream)], close=lambda: None)
+    host = RootGroup(tmp_path, 2, lambda: None, listener)
+    host._peers()
+    with pytest.raises(WorkerError, match=f"^rank 1 was lost: {reason}$"):
+        host._send(1, stream, {})
+    host.close()
 
 
 def test_ranks_of_this_host_and_of_others_add_together(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_shim.replica import bootstrap, remote_code, remote_ranks
-from client_shim.replica.bootstrap import GREETING_BYTES, BootstrapListener, connect
+from client_shim.replica.bootstrap import _ALIVE, GREETING_BYTES, BootstrapListener, connect
 from client_shim.replica.rank import RankConfig
 from client_shim.replica.remote_ranks import _files, _task_message, ranks_by_host
 from fdt.errors import UserError, WorkerError
@@ -150,6 +150,29 @@ def test_ranks_that_come_by_the_door_meet_as_others_do(opened, tmp_path):
     process_group.close()
     assert answers == [({"rank": 1}, b"code"), *(3.0 * n for n in sizes), 2.0 * INLINE_BYTES, "now"]
     assert [*tmp_path.glob("slot-*"), *tmp_path.glob("adding-*")] == [], "another host could not map them"
+
+
+def test_a_rank_outlasts_a_pause_of_rank_0_longer_than_tcp_does(opened, tmp_path, monkeypatch):
+    impatient = tuple((*option[:2], 500) if option[1] == socket.TCP_USER_TIMEOUT else option for option in _ALIVE)
+    monkeypatch.setattr(bootstrap, "_ALIVE", impatient)
+    process_group, sums = Meeting(tmp_path, 2, lambda: None, opened), []
+    large = np.ones(4 << 20)  # 32 MB, more than the connection holds
+
+    def peer():
+        line, _ = connect(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
+        mine = PeerGroup(tmp_path / "elsewhere", 1, 2, line, alone=lambda: None)
+        sums.extend(mine.all_reduce(np.ones(1), "first"))
+        sums.append(mine.all_reduce(large, "second").sum())
+        mine.close()
+
+    thread = threading.Thread(target=peer)
+    thread.start()
+    process_group.all_reduce(np.ones(1), "first")
+    time.sleep(2)  # as long as a plot takes
+    assert process_group.all_reduce(large, "second").sum() == 2.0 * len(large)
+    thread.join()
+    process_group.close()
+    assert sums == [2.0, 2.0 * len(large)]
 
 
 def test_a_rank_that_goes_is_named(opened, tmp_path):

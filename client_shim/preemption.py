@@ -88,7 +88,8 @@ class Preemption:
         time.sleep(self.grace_s)
         if self._ending is None and not self._over:
             self._expired = True
-            os.kill(os.getpid(), signal.SIGTERM)
+            assert self.asked is not None
+            os.kill(os.getpid(), self.asked)  # the script may handle the other one itself
 
     def stuck(self, number: int) -> None:
         """End the process, whose main thread runs no handler; in a `fit`, only after the grace period."""

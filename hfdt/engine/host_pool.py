@@ -124,8 +124,10 @@ class HostPool:
             return [n for n in names if n not in self.routes and self._aside.get(n, (now, ""))[0] <= now]
 
     def ready(self, name: str, route: str) -> None:
-        """Record that a host passed its check."""
+        """Record that a host passed its check. One that went meanwhile is checked anew when it comes back."""
         with self._lock:
+            if name not in self._listings or not self._listings[name].now:
+                return
             if self._aside.pop(name, None) is not None:  # it did not answer, so that its ranks were lost
                 self._failed.pop(name, None)
             self.routes[name] = route

@@ -7,6 +7,7 @@ gets no secret of the run.
 import socket
 import threading
 from pathlib import Path
+from urllib.parse import unquote
 
 from fdt.launch.hosts import Host, is_here
 from fdt.rpc.join_pb2 import JoinRequest, Place
@@ -44,9 +45,9 @@ class Offers:
 
     def _name(self, name: str, peer: str) -> str:
         """Return the name of a caller's host: its own one where that leads to the caller, else its address."""
-        kind, _, address = peer.partition(":")
+        kind, _, address = unquote(peer).partition(":")  # gRPC writes [::1] as %5B::1%5D
         address = address.rpartition(":")[0]
-        if kind == "unix" or is_here(address.strip("[]")) or address in ("[::1]", "[::ffff:127.0.0.1]"):
+        if kind == "unix" or is_here(address.strip("[]")) or address == "[::1]":
             return self._pool.own_name
         if kind != "ipv4":
             raise ValueError(f"hosts are called by IPv4; join at an IPv4 address. Received: a call from {peer}")

@@ -95,6 +95,11 @@ def test_a_host_must_be_ready_and_is_tried_again_later(pool, clock):
     assert pool.unchecked() == ["a"]
     pool.ready("a", "10.0.0.1")
     assert (pool.routes, counted(pool)) == ({"a": "10.0.0.1"}, {"a": 1})
+    pool.update([])
+    pool.ready("a", "10.0.0.1")
+    assert not pool.routes, "it went during its check"
+    pool.update([Host("a", 1)], settled=True)
+    assert pool.unchecked() == ["a"]
 
 
 def test_a_lost_ranks_slot_is_free_again_when_its_host_comes_back(pool, clock):
@@ -262,11 +267,11 @@ def test_the_name_of_a_caller(pool, tmp_path, monkeypatch):
     listed(pool, localhost=1)
     monkeypatch.setattr("socket.gethostbyname", {"node2": "198.51.100.1"}.__getitem__)
     with contextlib.closing(Offers(JoinEndpoint("127.0.0.1:0", "secret"), pool, tmp_path)) as offers:
-        assert offers._name("vm", "ipv4:127.0.0.1:9") == offers._name("vm", "ipv6:[::1]:9") == "localhost"
+        assert offers._name("vm", "ipv4:127.0.0.1:9") == offers._name("vm", "ipv6:%5B::1%5D:9") == "localhost"
         assert offers._name("node2", "ipv4:198.51.100.1:9") == "node2"
         assert offers._name("node2", "ipv4:198.51.100.2:9") == "198.51.100.2"
         with pytest.raises(ValueError, match="by IPv4"):
-            offers._name("node2", "ipv6:[2001:db8::1]:9")
+            offers._name("node2", "ipv6:%5B2001:db8::1%5D:9")
 
 
 # -- the coordinator -----------------------------------------------------------------------------------------------

@@ -125,6 +125,18 @@ def test_after_the_grace_period_it_ends_without_a_commit():
     assert "no later state was ready; the run is saved up to the end of epoch 2 of fit 1" in short.error().message
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_the_end_of_the_grace_period_reaches_a_run_whose_script_handles_the_other_signal(number):
+    short, other = Preemption(0.0), signal.SIGUSR1 if number == signal.SIGTERM else signal.SIGTERM
+    with ended_by_signals(), preemptible(short):
+        before = signal.signal(other, lambda *_: None)
+        with pytest.raises(Preempted) as ended, short.training():
+            signal.raise_signal(number)
+            time.sleep(60)  # a guard: the end of the grace period ends it
+        signal.signal(other, before)
+    assert ended.value.message.startswith(f"preempted by {number.name}: within 0 s no later state was ready")
+
+
 @contextlib.contextmanager
 def preempted(preemption):
     with preemption.training():

@@ -259,7 +259,7 @@ def report(entry: dict[str, Any]) -> bool:
         rate, error = slope([s["minute"] for s in samples], values)
         numbers = (values[0], values[-1], max(values), entry["idle"][name])
         if name == "memory, MB" and samples[-1]["minute"] - samples[0]["minute"] >= LONG_MIN:
-            flat = is_flat(rate, error)
+            flat = is_flat(rate)
         rows.append([name, *(f"{value:.1f}" for value in numbers), f"{rate:+.2f} ± {error:.2f}"])
     table("the server, after a quarter of the jobs", ["", "first", "last", "largest", "idle", "a minute"], rows)
     seconds = entry["seconds_of_jobs"]

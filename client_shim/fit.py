@@ -74,6 +74,8 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         refuse_in_eager_steps(call, trained=run.fits > 1)
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
+            if captured.feed is not None:
+                captured.feed.skip(fit_checkpoints.first)
             return fit_checkpoints.replay()
         job = make_job(
             run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints

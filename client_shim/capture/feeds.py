@@ -30,6 +30,15 @@ class FeedPlan:
     spec: Any
     steps: int | None
 
+    def skip(self, last: int) -> None:
+        """Draw and drop the batches of the epochs before `last`, which an earlier run has trained."""
+        with contextlib.closing(self.epochs()) as epochs:
+            for epoch, batches in epochs:
+                if epoch >= last:
+                    return
+                for _ in batches:
+                    pass
+
 
 @dataclass(frozen=True)
 class FeedArguments:

@@ -109,8 +109,8 @@ class FeedSource:
         self._feed, self._first = feed, first
 
     def count(self, epoch: int) -> int | None:
-        """Return None: the client's data may end early."""
-        return None
+        """Implement Source. The client's data may end before."""
+        return self.steps
 
     def first_batch(self) -> Batch:
         """Implement Source."""

@@ -5,8 +5,9 @@ that batches stay the same, a rank maps only the rows of its slice (fdt/data/div
 of the pipeline's work, and a pipeline slower than the training step does not get faster with more ranks.
 
 A shuffle draws a new order for each new iterator, so the order of a pass depends on the seeds and on how many iterators
-were made before. Each pass gets one iterator, in order. A rank that needs a later pass first makes the iterators that
-it missed; one that needs an earlier pass rebuilds the pipeline.
+were made before. `_iterators_before` has the numbers of an undivided `fit`. A rank that needs a later pass first makes
+the iterators that it missed; one that needs an earlier pass rebuilds the pipeline. The iterators that a worker's `fit`
+makes do not count: it gets a dataset of an iterator's elements.
 """
 
 from collections.abc import Callable
@@ -44,6 +45,9 @@ class GraphSource:
         self._goes_on = bool(steps) and boundary is not EpochBoundary.ANEW
         self._again = boundary is EpochBoundary.SHORT
         self._plan = Epochs(data.cardinality, steps, first, boundary=boundary) if data.cardinality >= 0 else None
+        self._known = data.cardinality >= 0
+        self._boundary = boundary
+        self._caches = b"CacheDataset" in self._parts.graph
         self._walkers: dict[tuple[int, int] | None, _PassReader] = {}  # by (rank, size); None: for readers
 
     @property
@@ -70,7 +74,7 @@ class GraphSource:
 
     def count(self, epoch: int) -> int | None:
         """Implement Source."""
-        return self._plan.count(epoch) if self._plan else None
+        return self._plan.count(epoch) if self._plan else self._take or None
 
     def first_batch(self) -> Batch:
         """Return the first batch of the first epoch from a separate pipeline: the source does not advance."""
@@ -94,12 +98,22 @@ class GraphSource:
         self, key: tuple[int, int] | None, build: Callable[[], Dataset], decorate: Callable[[Dataset], Dataset]
     ) -> "_PassReader":
         if key not in self._walkers:
-            passes = _Passes(build, self._first)
-            if self._goes_on:
-                self._walkers[key] = _LongPassReader(passes, decorate, self._take, self._first, again=self._again)
-            else:
-                self._walkers[key] = _PassReader(passes, decorate, self._take)
+            passes = _Passes(build, self._iterators_before, self._caches)
+            kind = _LongPassReader if self._goes_on else _PassReader
+            self._walkers[key] = kind(passes, decorate, self._take, self._first, again=self._again)
         return self._walkers[key]
+
+    def _iterators_before(self, number: int) -> int:
+        """Return how many iterators of the dataset an undivided `fit` makes before that of its pass `number`.
+
+        Keras 3 makes another one at the end of a pass whose length it knows, unless that is the next pass's (3.15,
+        trainers/epoch_iterator.py). tf_keras makes one before its first epoch (2.21, engine/data_adapter.py).
+        """
+        if self._take or self._boundary is EpochBoundary.ANEW:
+            return number
+        if self._boundary is EpochBoundary.JOINED:
+            return number + 1
+        return 2 * number if self._known else number
 
     def _whole(self) -> Dataset:
         """Return the dataset of whole batches."""
@@ -126,51 +140,65 @@ def _batch_of(batch: Batch, share: Any) -> Batch:
 
 
 class _Passes:
-    """The pipeline, positioned so that its next iterator reads the requested pass."""
+    """The pipeline, positioned so that its next iterator reads the requested pass.
 
-    def __init__(self, build: Callable[[], Dataset], first: int) -> None:
-        self._build, self._first = build, first
-        self._dataset, self._next = build(), first
+    Args:
+        build: Builds the pipeline.
+        before: Returns the number of iterators that are made before that of a pass; passes count from 0.
+        caches: Whether the pipeline keeps the elements of the first pass that is read.
+    """
 
-    def dataset(self, data_pass: int) -> Dataset:
-        if data_pass < self._next:
-            self._dataset, self._next = self._build(), self._first
-        for _ in range(self._next, data_pass):
-            iter(self._dataset)
-        self._next = data_pass + 1
+    def __init__(self, build: Callable[[], Dataset], before: Callable[[int], int], caches: bool) -> None:
+        self._build, self._before, self._caches = build, before, caches
+        self._dataset, self._made = build(), 0
+
+    def dataset(self, number: int) -> Dataset:
+        """Return the pipeline for pass `number`, of which the caller makes one iterator."""
+        wanted = self._before(number)
+        if wanted < self._made:
+            self._dataset, self._made = self._build(), 0
+        for made in range(self._made, wanted):
+            missed = iter(self._dataset)
+            if self._caches and made == self._before(0):
+                _drain(missed)  # the cache keeps the order of pass 0
+        self._made = wanted + 1
         return self._dataset
 
 
 class _PassReader:
-    """Begins a pass with every epoch, and takes `take` of its batches, 0 for all."""
-
-    def __init__(self, passes: _Passes, decorate: Callable[[Dataset], Dataset], take: int) -> None:
-        self._passes, self._decorate, self._count = passes, decorate, take
-
-    def epoch(self, epoch: int) -> Dataset:
-        whole = self._passes.dataset(epoch)
-        return self._decorate(whole.take(self._count) if self._count else whole)
-
-    def read(self, epoch: int) -> Any:
-        """Return an iterator of the epoch; the caller may stop before its end."""
-        return iter(self.epoch(epoch))
-
-
-class _LongPassReader(_PassReader):
-    """Continues a begun pass for `take` more batches, as Keras does with `steps_per_epoch`."""
+    """Begins a pass with every epoch, and takes `take` of its batches, 0 for all. `first`: the first epoch."""
 
     def __init__(
         self, passes: _Passes, decorate: Callable[[Dataset], Dataset], take: int, first: int, *, again: bool
     ) -> None:
-        super().__init__(passes, decorate, take)
+        self._passes, self._decorate, self._count = passes, decorate, take
         self._first, self._again = first, again
-        self._next, self._data_pass = first, first
+
+    def epoch(self, epoch: int) -> Dataset:
+        """Return the epoch's batches, which can be read once."""
+        return _elements(_rest(self.read(epoch), tf.int64.max))
+
+    def read(self, epoch: int) -> Any:
+        """Return an iterator of the epoch; the caller may stop before its end."""
+        whole = self._passes.dataset(epoch - self._first)
+        return iter(self._decorate(whole.take(self._count) if self._count else whole))
+
+
+class _LongPassReader(_PassReader):
+    """Continues a begun pass for `take` more batches, as Keras does with `steps_per_epoch`.
+
+    With `again`, a pass that ends is followed by another one.
+    """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._next, self._number = self._first, 0  # epoch, pass
         self._iterator: Any = None
         self._reading: Any = ()
 
     def epoch(self, epoch: int) -> Dataset:
         if epoch < self._next:
-            self._next, self._data_pass, self._iterator = self._first, self._first, None
+            self._next, self._number, self._iterator = self._first, 0, None
         for _ in range(self._next, epoch):
             _drain(self._go_on())  # a later epoch is reached only by reading the epochs before it
         self._next = epoch + 1
@@ -178,24 +206,30 @@ class _LongPassReader(_PassReader):
 
     def read(self, epoch: int) -> Any:
         _drain(self._reading)  # batches of the last epoch that other workers took
-        self._reading = super().read(epoch)
+        self._reading = iter(self.epoch(epoch))
         return self._reading
 
     def _go_on(self) -> Dataset:
         head = None if self._iterator is None else self._iterator.get_next_as_optional()
         if head is None or (self._again and not bool(head.has_value())):
-            self._iterator = iter(self._decorate(self._passes.dataset(self._data_pass)))
-            self._data_pass += 1
+            self._iterator = iter(self._decorate(self._passes.dataset(self._number)))
+            self._number += 1
             head = self._iterator.get_next_as_optional()
-        return _rest(head, self._iterator, self._count - 1)
+        return _elements(tf.data.Dataset.from_tensors(head).concatenate(_rest(self._iterator, self._count - 1)))
 
 
-def _rest(head: Any, iterator: Any, count: int) -> Dataset:
-    """Return `head` and up to `count` more elements of an iterator that later calls continue."""
+def _rest(iterator: Any, count: int) -> Dataset:
+    """Return up to `count` elements of an iterator that later calls continue, as Optionals; those after its end too."""
 
     @as_is
     def draw(_: Any) -> Any:
         return iterator.get_next_as_optional()
+
+    return tf.data.Dataset.range(count).map(draw)
+
+
+def _elements(optionals: Dataset) -> Dataset:
+    """Return the values of Optionals up to the first empty one."""
 
     @as_is
     def present(item: Any) -> Any:
@@ -205,8 +239,7 @@ def _rest(head: Any, iterator: Any, count: int) -> Dataset:
     def value(item: Any) -> Any:
         return item.get_value()
 
-    more = tf.data.Dataset.range(count).map(draw)
-    return tf.data.Dataset.from_tensors(head).concatenate(more).take_while(present).map(value)
+    return optionals.take_while(present).map(value)
 
 
 class _GraphReader:

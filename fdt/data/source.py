@@ -49,7 +49,11 @@ class Source(Protocol):
         """The tf.TypeSpec structure of a batch, its first dimension open."""
 
     def count(self, epoch: int) -> int | None:
-        """Return the steps of `epoch`, fewer than `steps` where the data end within it; None while unknown."""
+        """Return the steps of `epoch`, fewer than `steps` where the data are known to end within it; None: unknown.
+
+        A step that is tried after the last batch would count in optimizer.iterations, as it does where Keras, too,
+        does not know the steps.
+        """
 
     @property
     def reads_once(self) -> bool:

@@ -14,7 +14,6 @@ import contextlib
 import time
 import zlib
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from fdt.data import source
-from fdt.errors import CaptureError, UserError
+from fdt.errors import UserError
 from fdt.keras.variables import call_converted, shifted_seed, tensor_variable
 from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
@@ -35,16 +34,6 @@ from hfdt.worker.step_context import StepContext, StepTerms
 ROUNDS = 4000
 RATE = 0.05
 PARTS = 1 << 20  # sizes are whole numbers of these parts of a batch, so that they are equal on every rank
-
-
-def refuse_whole_batch(asked: AbstractSet[str]) -> None:
-    """Raise CaptureError where a block's forward pass needs the whole batch. `asked`: Probing.asked."""
-    needs = sorted(asked & {"batchnorm", "mask", "loss"})
-    if needs:
-        raise CaptureError(
-            "--algorithm coded computes each block of a batch alone. Received: a model that needs the whole batch "
-            f"({', '.join(needs)}); --allow-inexact computes it per block"
-        )
 
 
 def block_sizes(owners: Sequence[tuple[int, ...]], speeds: Sequence[float]) -> list[int]:

@@ -15,10 +15,10 @@ from hfdt import algorithms
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm, multicasting
-from hfdt.exactness import assigned_state, batchnorm, checks, losses, metrics
+from hfdt.exactness import assigned_state, batchnorm, block_checks, checks, losses, metrics
 from hfdt.exactness.probe_schedule import Probing
 from hfdt.worker import nonfinite_guard, per_worker_batches, rounds
-from hfdt.worker.blocks import Blocks, refuse_whole_batch
+from hfdt.worker.blocks import Blocks
 from hfdt.worker.compression import NOT_USED, compression_of
 from hfdt.worker.exchange import GradientExchange, decide_split
 from hfdt.worker.progress import Begin, OnBatch, listening
@@ -96,7 +96,7 @@ class RankProgram:
             split, more = decide_split(self.trainable.model, self.rule, terms, self.probing.asked)
             notes += more
             if isinstance(self.rule, BlockAlgorithm) and not is_on(self.options, "allow_inexact"):
-                refuse_whole_batch(self.probing.asked)
+                block_checks.refuse_inexact(self.probing.asked, terms.sparse, self.trainable)
             self.tuning.choose(terms, source.first_batch, split=split)
             self.options.update(self.tuning.chosen)
         if self.per_worker:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fdt.data import Feed, open_source
+from fdt.data import Feed, Source, open_source
 from fdt.job import BatchHooks, FeedData, JobSpec
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.network import Pacer, pacer_of
@@ -87,23 +87,14 @@ class WorkerJob:
         self._options = Options.read(spec.options)
         self._owned = ownerships(trainable, shards)
         self._feed = self._open_feed()
-        self._source = open_source(
-            spec.data,
-            spec.fit,
-            member.blobs,
-            spec.seed,
-            training=True,
-            options=spec.options,
-            feed=self._feed,
-            flavor=spec.program.flavor,
-        )
-        self.steps: int | None = self._source.steps
         rule = algorithm_of(self._options, trainable.model.optimizer, trainable.trainable)
         self.algorithm = algorithm_name(self._options, trainable.model.optimizer, trainable.trainable)
-        self.notes = [note for note in self._find_notes(rule) if note]
         pacer = pacer_of(member.rank, spec.seed)
         self._step: Any = step.of(rule) if pacer is None else PacedStep(step.of(rule), pacer)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
+        self._sources = [self._opened() for _ in range(self._lanes)]  # all readers of a pipeline share its position
+        self.steps: int | None = self._sources[0].steps
+        self.notes = [note for note in self._find_notes(rule) if note]
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
         self._channels = self._connect([channels(n, self.steps, self._owned) for n in lanes])
         self._tally = EpochCounters(trainable, member.rank == 0)
@@ -116,7 +107,7 @@ class WorkerJob:
         self._threads: list[threading.Thread] = []
         self._finishing = False
         self._vary_seeds()
-        self._step.trace(self._source.element_spec, self._owned)
+        self._step.trace(self._sources[0].element_spec, self._owned)
 
     def start(self) -> None:
         """Start one thread per lane."""
@@ -135,7 +126,7 @@ class WorkerJob:
     # -- the loop --------------------------------------------------------------------------------------------
 
     def _lane(self, lane: int) -> None:
-        channels, batches = self._channels[lane], BatchReader(self._source)
+        channels, batches = self._channels[lane], BatchReader(self._sources[lane])
         try:
             pulled = channels.ask()
             while not isinstance(pulled, Release):
@@ -240,6 +231,18 @@ class WorkerJob:
         feed = Feed(data.name, self._member.blobs, lambda wanted: self._send(Event(feed_wanted=wanted)))
         self._member.pass_feeds_to(feed.offer)
         return feed
+
+    def _opened(self) -> Source:
+        return open_source(
+            self._spec.data,
+            self._spec.fit,
+            self._member.blobs,
+            self._spec.seed,
+            training=True,
+            options=self._spec.options,
+            feed=self._feed,
+            flavor=self._spec.program.flavor,
+        )
 
     def _find_notes(self, rule: AsyncAlgorithm) -> Iterator[str]:
         yield rule.note or approximation(self.algorithm, self._member.size)

@@ -9,6 +9,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from client_shim.capture.data import capture_data  # noqa: E402
 from client_shim.capture.program import capture_program  # noqa: E402
 from fdt import tensors  # noqa: E402
 from fdt.job import ArrayData, BatchHooks, FitArguments, JobSpec, State  # noqa: E402
@@ -26,17 +27,23 @@ class Client:
     def __init__(self, engine):
         self.engine, self.jobs = engine, 0
 
-    def setup(self, model, x, y, *, epochs=1, batch=64, hooks=BatchHooks.NONE, shuffle=True, **options):
+    def setup(self, model, x, y, *, epochs=1, batch=64, hooks=BatchHooks.NONE, shuffle=True, steps=0, **options):
         blobs, self.trainable = self.engine.blobs, Trainable(named("keras"), model)
-        skeleton, leaves = tensors.flatten((x, y))
+        if y is None:  # a pipeline
+            data = capture_data("keras", blobs, x, steps_per_epoch=steps or None).train
+        else:
+            skeleton, leaves = tensors.flatten((x, y))
+            data = ArrayData(blobs.put_arrays(leaves), skeleton, len(x))
         spec = JobSpec(
             id=f"job{self.jobs}",
             program=capture_program(self.trainable.flavor, model, blobs)[0],
             state=State(
                 blobs.put_arrays(self.trainable.model_arrays()), blobs.put_arrays(self.trainable.optimizer_arrays())
             ),
-            data=ArrayData(blobs.put_arrays(leaves), skeleton, len(x)),
-            fit=FitArguments(batch_size=batch, epochs=epochs, shuffle=shuffle, batch_hooks=hooks),
+            data=data,
+            fit=FitArguments(
+                batch_size=batch, epochs=epochs, shuffle=shuffle, batch_hooks=hooks, steps_per_epoch=steps
+            ),
             seed=1,
             options=options,
         )
@@ -208,6 +215,22 @@ def test_lock_step(pair, digits):
     assert int(model.optimizer.iterations) == 14
     counts = [float(v) for v in model.metrics_variables if v.path.startswith("loss/count")]
     assert counts == [256.0], "the metrics are of the four steps that counted"
+    pair.finish()
+
+
+def test_two_lanes_read_each_batch_of_a_pipeline_once(pair, digits):
+    import tensorflow as tf
+
+    x, y = digits[0][:640], digits[1][:640]
+    model = dense(keras.optimizers.SGD(0.0))
+    pipeline = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).repeat()  # a pass is two epochs
+    pair.setup(model, pipeline, None, epochs=4, steps=10, channel="grpc", overlap="on")
+    for epoch in range(4):
+        end = pair.epoch(epoch)
+        assert (end.steps, end.samples) == (10, 320)
+        half = slice(0, 320) if epoch % 2 == 0 else slice(320, 640)
+        loss = {m.name: float(m.result()) for m in model.metrics if m.name == "loss"}["loss"]
+        assert loss == pytest.approx(float(model.loss(y[half], model(x[half]))), rel=1e-5)
     pair.finish()
 
 

@@ -112,3 +112,11 @@ def test_two_fits_in_a_row_draw_as_often_as_alone(tmp_path, alone, engine):
 
 def test_a_fit_of_tf_keras_is_two_batches_ahead(tmp_path):
     assert drawn("tf_keras", hfdts, tmp_path) == ([0, 8], [8, 16])
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # fit's default
+def test_a_fit_that_an_earlier_run_has_trained_draws_as_often_as_alone(tmp_path, alone):
+    batches = Batches()
+    captured = capture_data("keras", LocalBlobs(tmp_path), batches.generator, **FIT, model=None)
+    captured.feed.skip(EPOCHS)
+    assert batches.drawn == alone()[1][0]

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import numpy.testing as npt
 import pytest
 import tensorflow as tf
+import tf_keras
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from tf_keras.src.engine.data_adapter import DataHandler
 
@@ -138,11 +140,44 @@ def test_the_run_seed_decides_an_unseeded_shuffle(blobs):
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_a_seeded_shuffle_keeps_the_scripts_order(blobs):
-    dataset = arrays().shuffle(N, seed=5).batch(64)
-    source = opened(blobs, dataset)
-    for epoch in range(2):
-        assert labels(source, epoch) == [y.numpy().tolist() for _, y in dataset]
+SHUFFLED = {
+    "known": (lambda: arrays().shuffle(N, seed=5).batch(64), None),
+    "unknown": (lambda: arrays().shuffle(N, seed=5).batch(64).filter(lambda *_: True), None),
+    "steps": (lambda: arrays().shuffle(N, seed=5).batch(64), -(-N // 64)),
+    "cached": (lambda: arrays().shuffle(N, seed=5).batch(64).cache(), None),
+}
+
+
+def order_of_fit(library, dataset, steps):
+    """The first labels of each of three epochs of an undivided `fit`."""
+    seen = []
+
+    class Seen(library.Model):
+        def train_step(self, batch):
+            tf.py_function(lambda y: seen.append(y.numpy().tolist()), [batch[1]], [])
+            return {"loss": tf.constant(0.0)}
+
+    model = Seen()
+    model.compile("sgd", "mse")
+    model.fit(dataset, epochs=3, steps_per_epoch=steps, shuffle=False, verbose=0)
+    batches = len(seen) // 3
+    return [seen[epoch * batches : (epoch + 1) * batches] for epoch in range(3)]
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("kind", SHUFFLED)
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_seeded_shuffle_keeps_the_order_of_the_scripts_fit_also_after_a_restart(blobs, library, kind):
+    make, steps = SHUFFLED[kind]
+    orders = order_of_fit(library, make(), steps)
+    assert orders[0] != orders[1] or kind == "cached"
+    options = {"steps": steps or 0, "flavor": library.__name__}
+    source = opened(blobs, make(), **options)
+    for epoch, order in enumerate(orders):
+        dataset = source.slices(epoch, 0, 1)
+        iter(dataset)  # as a worker's fit may do
+        assert [y.numpy().tolist() for (_, y), _ in dataset] == order
+        assert labels(opened(blobs, make(), **options), epoch) == order, "a worker that was started anew"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +201,7 @@ def test_steps_per_epoch_goes_on_as_keras_does(blobs, dataset, steps):
             for _, _, iterator in keras_epochs:
                 theirs.append(next(iterator).numpy().tolist())
         assert [batch.numpy().tolist() for batch, _ in source.slices(epoch, 0, 1)] == theirs
-        assert source.count(epoch) in (None, len(theirs))
+        assert source.count(epoch) in (steps, len(theirs))
 
 
 def test_tf_keras_goes_on_until_the_data_run_out(blobs):

@@ -228,6 +228,27 @@ def test_a_model_that_needs_the_whole_batch_is_refused():
     assert logs[1]["loss"] < logs[0]["loss"]
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_an_embedding_is_refused_where_the_optimizer_squares_each_slice(optimizer):
+    rows = np.random.default_rng(0).integers(0, 3, (40, 4))  # indices repeat
+
+    def make():
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Embedding(3, 2), keras.layers.Flatten(), keras.layers.Dense(1)]
+        made = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+        made.compile(getattr(keras.optimizers, optimizer)(0.1), "mse")
+        return made
+
+    if optimizer == "Adam":
+        with pytest.raises(UserError, match="an embedding with Adam, which uses each of them alone"):
+            trained("coded(redundancy=2)", 3, make, rows, rows.sum(axis=1), epochs=1)
+        return
+    weights, *_ = trained("coded(redundancy=2)", 3, make, rows, rows.sum(axis=1))
+    alone, *_ = trained("allreduce", 1, make, rows, rows.sum(axis=1))
+    for one, other in zip(weights, alone, strict=True):
+        npt.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 # -- workers of unequal speed ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("n", "r", "speeds", "expected"),

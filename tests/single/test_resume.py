@@ -425,6 +425,23 @@ def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_her
     assert (np.random.permutation(9) == order).all() != drawn_here, "no epoch has the order of another"
 
 
+def test_a_finished_fit_draws_its_batches_again_for_the_next_one(keras, client, tmp_path, monkeypatch):
+    drawn = []
+
+    def batches():
+        while True:
+            drawn.append(len(drawn))
+            yield X[:2], Y[:2]
+
+    saved = SimpleNamespace(saved=SimpleNamespace(done=True), first=2, replay=lambda: "the History")
+    monkeypatch.setattr("client_shim.fit._fit_checkpoints", lambda *_: saved)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with training(client, begun(tmp_path)):
+        assert model.fit(batches(), steps_per_epoch=5, epochs=4, verbose=0) == "the History"
+    assert len(drawn) >= 10, "the batches of two epochs"
+
+
 def test_a_run_goes_on_in_its_own_directory_only():
     with pytest.raises(UsageError, match="Received: --run-dir too; leave it out"):
         resumed(Split(["--run-dir=b", "--resume", "a"]), "hfdt")

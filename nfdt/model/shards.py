@@ -16,19 +16,20 @@ from fdt.typing import Array
 from nfdt.model.variables import OwnedVariables, is_scalar, is_summable
 
 
-def owners(sizes: Sequence[int], shards: int) -> list[int]:
+def owners(sizes: Sequence[int], shards: int, trainable: int) -> list[int]:
     """Return the shard of each variable.
 
-    The variables are taken by falling size, and each goes to the shard with the fewest bytes. Ties go to the lower
-    number.
+    The variables are taken by falling size, the trainable ones first, and each goes to the shard with the fewest bytes.
+    Ties go to the lower number. So shard 0, which has the optimizer's count of steps, has a trainable one.
 
     Args:
         sizes: Size of each variable in bytes.
         shards: Number of shards.
+        trainable: How many of them, from the first on, are trainable.
     """
     load = [0] * shards
     owner = [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+    for index in sorted(range(len(sizes)), key=lambda i: (i >= trainable, -sizes[i], i)):
         owner[index] = load.index(min(load))
         load[owner[index]] += max(1, sizes[index])
     return owner
@@ -56,8 +57,8 @@ def own(trainable: Any, shard: int, shards: int) -> Ownership:
         check_splittable(optimizer)
     others = summable_others(trainable)
     sizes = [_nbytes(v) for v in [*trainable.trainable, *others]]
-    owner = owners(sizes, shards)
     count = len(trainable.trainable)
+    owner = owners(sizes, shards, count)
     mine = [i for i in range(count) if owner[i] == shard]
     my_others = [i for i in range(len(others)) if owner[count + i] == shard]
     scalars = [v for v in optimizer_variables(trainable) if is_scalar(v)] if shard == 0 else []

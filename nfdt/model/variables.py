@@ -236,7 +236,8 @@ class OwnedVariables:
             rate: Factor on the learning rate. None: 1.
             fresh: If given, `gradients` contain the algorithm's momentum, and the optimizer's is off.
         """
-        if not positions:
+        if not positions:  # a push without gradients for this server's variables: a step all the same
+            self.count(1)
             return
         variables = [self.trainable[i] for i in positions]
         if fresh is not None:

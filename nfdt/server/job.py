@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError, UserError
-from fdt.job import FeedData, JobSpec, State
+from fdt.job import BatchHooks, FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event, StepEnd
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
@@ -60,6 +60,11 @@ class ServedJob:
         self.options = Options.read(self.spec.options)
         if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
             raise CaptureError("NFDT needs a model with one optimizer. Received: several; use --capture replica")
+        if self.shards > 1 and self.spec.fit.batch_hooks == BatchHooks.STATE:
+            raise UserError(
+                "--ps must be 1 with a callback whose hooks may use the model at each batch (save_freq, or a hook of "
+                f"the script's own). Received: {self.shards}"
+            )
         self.ownership = own(self.trainable, self.shard, self.shards)
         self.rule = algorithm_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))

@@ -1,15 +1,19 @@
 """Variables divided among servers: any number of servers gives the same weights."""
 
 import threading
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 
 from fdt.errors import UserError
+from fdt.job import BatchHooks, FitArguments
 from fdt.keras import named
-from fdt.trainable import Trainable
+from fdt.trainable import Trainable, build
 from nfdt.model.shards import own, owners, slot_owners
+from nfdt.model.variables import OwnedVariables
+from nfdt.server.job import ServedJob
 from tests.single.nfdt_cluster import gradients, make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
@@ -85,9 +89,10 @@ def test_weights_arrive_as_they_are(cluster, channel):
 
 
 def test_bytes_are_shared_out_evenly():
-    assert owners([100, 10, 10, 10], 2) == [0, 1, 1, 1]
-    assert owners([5, 5, 5, 5], 2) == [0, 1, 0, 1]
-    assert owners([7], 3) == [0]
+    assert owners([100, 10, 10, 10], 2, 4) == [0, 1, 1, 1]
+    assert owners([5, 5, 5, 5], 2, 4) == [0, 1, 0, 1]
+    assert owners([7], 3, 1) == [0]
+    assert owners([7, 3, 100, 1], 2, 2) == [0, 1, 1, 0], "shard 0 has a trainable one, whatever the others' sizes"
 
 
 def test_slots_go_with_their_variables():
@@ -110,3 +115,18 @@ def test_what_cannot_be_split_is_refused(optimizer):
     own(trainable, 0, 1)
     with pytest.raises(UserError, match="--ps must be 1"):
         own(trainable, 0, 2)
+
+
+def test_batch_hooks_that_may_use_the_model_need_one_server(cluster):
+    made = cluster(make_model(keras.optimizers.SGD(0.1)), 1)
+    spec = replace(made.spec, fit=FitArguments(epochs=9, batch_hooks=BatchHooks.STATE))
+    ServedJob(spec, build(spec.program, made.blobs), made.blobs, 0, 1, 1)
+    with pytest.raises(UserError, match="--ps must be 1 with a callback whose hooks may use the model at each batch"):
+        ServedJob(spec, build(spec.program, made.blobs), made.blobs, 0, 2, 1)
+
+
+def test_a_push_without_gradients_for_a_servers_variables_is_a_step_of_its_optimizer():
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer.build([keras.Variable(np.ones(2, "float32"))])
+    OwnedVariables(optimizer, []).apply([], [])
+    assert int(optimizer.iterations) == 1

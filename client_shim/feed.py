@@ -6,7 +6,7 @@ Its batches go to shared memory instead of a training step.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -18,7 +18,7 @@ from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import flatten
 
-Epochs = Callable[[], Iterator[tuple[int, Iterator[Any]]]]  # (epoch, its batches), each drawn on demand
+Epochs = Callable[[], Generator[tuple[int, Iterator[Any]], None, None]]  # (epoch, its batches), each drawn on demand
 
 STOP_S = 1.0  # longest wait for a batch that is being drawn when the job ends
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +108,7 @@ def _keras(arguments: FeedArguments) -> FeedPlan:
             for _, _, iterator in loop:
                 yield next(iterator)
 
-    def epochs() -> Iterator[tuple[int, Iterator[Any]]]:
+    def epochs() -> Generator[tuple[int, Iterator[Any]], None, None]:
         loop.reset()  # as Keras's fit does first
         try:
             for epoch in range(arguments.initial_epoch, arguments.epochs):
@@ -132,7 +132,7 @@ def _tf_keras(arguments: FeedArguments) -> FeedPlan:
             for _ in loop.steps():
                 yield next(iterator)
 
-    def epochs() -> Iterator[tuple[int, Iterator[Any]]]:
+    def epochs() -> Generator[tuple[int, Iterator[Any]], None, None]:
         iterator = None
         try:
             for epoch, iterator in loop.enumerate_epochs():

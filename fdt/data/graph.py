@@ -6,8 +6,8 @@ of the pipeline's work, and a pipeline slower than the training step does not ge
 
 A shuffle draws a new order for each new iterator, so the order of a pass depends on the seeds and on how many iterators
 were made before. `_iterators_before` has the numbers of an undivided `fit`. A rank that needs a later pass first makes
-the iterators that it missed; one that needs an earlier pass rebuilds the pipeline. The iterators that a worker's `fit`
-makes do not count: it gets a dataset of an iterator's elements.
+the iterators that it missed; one that needs an earlier pass rebuilds the pipeline. A worker's `fit` gets a SinglePass,
+because the iterators that it makes itself must not count.
 """
 
 from collections.abc import Callable
@@ -175,13 +175,13 @@ class _PassReader:
         self._first, self._again = first, again
 
     def epoch(self, epoch: int) -> Dataset:
-        """Return the epoch's batches, which can be read once."""
-        return _elements(_rest(self.read(epoch), tf.int64.max))
+        """Return the epoch's batches, of which the caller makes one iterator."""
+        whole = self._passes.dataset(epoch - self._first)
+        return self._decorate(whole.take(self._count) if self._count else whole)
 
     def read(self, epoch: int) -> Any:
         """Return an iterator of the epoch; the caller may stop before its end."""
-        whole = self._passes.dataset(epoch - self._first)
-        return iter(self._decorate(whole.take(self._count) if self._count else whole))
+        return iter(self.epoch(epoch))
 
 
 class _LongPassReader(_PassReader):
@@ -206,7 +206,7 @@ class _LongPassReader(_PassReader):
 
     def read(self, epoch: int) -> Any:
         _drain(self._reading)  # batches of the last epoch that other workers took
-        self._reading = iter(self.epoch(epoch))
+        self._reading = super().read(epoch)
         return self._reading
 
     def _go_on(self) -> Dataset:
@@ -215,21 +215,15 @@ class _LongPassReader(_PassReader):
             self._iterator = iter(self._decorate(self._passes.dataset(self._number)))
             self._number += 1
             head = self._iterator.get_next_as_optional()
-        return _elements(tf.data.Dataset.from_tensors(head).concatenate(_rest(self._iterator, self._count - 1)))
+        return _rest(head, self._iterator, self._count - 1)
 
 
-def _rest(iterator: Any, count: int) -> Dataset:
-    """Return up to `count` elements of an iterator that later calls continue, as Optionals; those after its end too."""
+def _rest(head: Any, iterator: Any, count: int) -> Dataset:
+    """Return `head` and up to `count` more elements of an iterator that later calls continue."""
 
     @as_is
     def draw(_: Any) -> Any:
         return iterator.get_next_as_optional()
-
-    return tf.data.Dataset.range(count).map(draw)
-
-
-def _elements(optionals: Dataset) -> Dataset:
-    """Return the values of Optionals up to the first empty one."""
 
     @as_is
     def present(item: Any) -> Any:
@@ -239,7 +233,8 @@ def _elements(optionals: Dataset) -> Dataset:
     def value(item: Any) -> Any:
         return item.get_value()
 
-    return optionals.take_while(present).map(value)
+    more = tf.data.Dataset.range(count).map(draw)
+    return tf.data.Dataset.from_tensors(head).concatenate(more).take_while(present).map(value)
 
 
 class _GraphReader:

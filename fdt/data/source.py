@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
+from fdt.compat.tensorflow import dataset_ops
 from fdt.typing import Batch, Dataset
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -13,6 +14,21 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def as_is(function: _Function) -> _Function:
     """Exclude a function of TensorFlow ops from AutoGraph's conversion."""
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
+
+
+class SinglePass(dataset_ops.UnaryUnchangedStructureDataset):  # type: ignore[misc]
+    """A dataset for one call of `fit` or `evaluate`: all of its iterators are one, and so shuffle the data once.
+
+    Both Keras make more iterators than they read.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset, dataset._variant_tensor)
+        self._one: Any = None
+
+    def __iter__(self) -> Any:
+        self._one = self._one or super().__iter__()
+        return self._one
 
 
 class Reader(Protocol):

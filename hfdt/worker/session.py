@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fdt.blobs import Blobs
-from fdt.data.source import in_memory
+from fdt.data.source import SinglePass, in_memory
 from fdt.job import State, is_on
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.tensors import numbers
@@ -230,7 +230,7 @@ class RankProgram:
         model = self.trainable.model
         callbacks = listening(self.trainable.flavor.keras, model, on_batch, epoch + 1, steps)
         history = model.fit(
-            data,
+            SinglePass(data),
             initial_epoch=epoch,
             epochs=epoch + 1,
             steps_per_epoch=steps,
@@ -250,7 +250,7 @@ class RankProgram:
         slices = source.slices(epoch, self.comm.rank, self.comm.size)
         steps = source.count(epoch) or None
         with self.sharded.asking():
-            return numbers(self.trainable.model.evaluate(slices, steps=steps, verbose=0, return_dict=True))
+            return numbers(self.trainable.model.evaluate(SinglePass(slices), steps=steps, verbose=0, return_dict=True))
 
     def samples(self) -> int:
         """Return the number of samples that this rank has trained on in this epoch."""

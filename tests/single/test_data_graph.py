@@ -20,6 +20,7 @@ from client_shim.capture.datasets import capture
 from fdt.blobs import LocalBlobs
 from fdt.data import open_source, pipeline
 from fdt.data.pipeline import Refused
+from fdt.data.source import SinglePass
 from fdt.job import FitArguments
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -174,7 +175,7 @@ def test_a_seeded_shuffle_keeps_the_order_of_the_scripts_fit_also_after_a_restar
     options = {"steps": steps or 0, "flavor": library.__name__}
     source = opened(blobs, make(), **options)
     for epoch, order in enumerate(orders):
-        dataset = source.slices(epoch, 0, 1)
+        dataset = SinglePass(source.slices(epoch, 0, 1))
         iter(dataset)  # as a worker's fit may do
         assert [y.numpy().tolist() for (_, y), _ in dataset] == order
         assert labels(opened(blobs, make(), **options), epoch) == order, "a worker that was started anew"

@@ -128,8 +128,8 @@ class Scheduler:
 
     def end_of_data(self, worker: int, batch: int) -> list[Instruction]:
         """Handle a missing batch: the source ends before `batch`, which `worker` was to compute; it asks again."""
-        assert self.epoch, "the source ends inside an epoch"
-        self.epoch.dispatcher.end_at(batch)
+        if self.epoch and worker not in self._missed:  # otherwise a retry: the first report ended the epoch
+            self.epoch.dispatcher.end_at(batch)
         return self.ask(worker)
 
     def leave(self, *workers: int) -> list[Instruction]:

@@ -71,6 +71,22 @@ def test_a_push_is_of_several_batches():
     assert loop.of(EpochDone)[0].steps == 11
 
 
+@pytest.mark.parametrize("next_begins", [False, True])
+def test_a_report_that_the_data_end_is_repeated_without_harm_when_its_answer_is_lost(next_begins):
+    loop = Loop(workers=1, steps=None)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    loop.push(0)
+    loop.take(loop.policy.end_of_data(0, 1))
+    assert loop.of(EpochDone)[0].steps == 1
+    loop.policy.reconnect(0, ends_received=0)
+    if next_begins:
+        loop.take(loop.policy.start_epoch(1))
+    assert loop.policy.end_of_data(0, 1) == [EpochOver(0, 0)]
+    if next_begins:
+        assert loop.policy.epoch.dispatcher.steps is None, "the next epoch is not cut short"
+
+
 def test_a_source_that_ends_within_a_push_shortens_it():
     loop = Loop("server_optimizer(local_steps=3)", workers=2, steps=None)
     loop.take(loop.policy.start_epoch(0))

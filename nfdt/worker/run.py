@@ -98,11 +98,10 @@ class WorkerJob:
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
         self._channels = self._connect([channels(n, self.steps, self._owned) for n in lanes])
         self._tally = EpochCounters(trainable, member.rank == 0)
-        self._moved_before, self._moved_at_epoch = moved, moved
+        self._moved_before, self._moved_at_epoch, self._moved_at_report = moved, moved, moved
         self._computing = threading.Lock()
         self._together = threading.Barrier(self._lanes, self._report_epoch)
-        self._over = 0
-        self._reported = 0.0
+        self._over, self._counted, self._reported = 0, -1, 0.0  # the epoch that ended last, the counted one; a time
         self._lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         self._threads: list[threading.Thread] = []
         self._finishing = False
@@ -145,6 +144,7 @@ class WorkerJob:
             self._together.wait()
             return channels.ask()
         weights = pulled[0]
+        self._count(weights.epoch)
         self._tally.begin()
         try:
             given = batches.get(weights.epoch, weights.batches, weights.ahead)
@@ -153,6 +153,15 @@ class WorkerJob:
         answer = channels.push(self._train(lane, pulled, given))
         self._tally.add_staleness(answer)
         return answer
+
+    def _count(self, epoch: int) -> None:
+        """Start to count `epoch`. One that restored servers repeat is counted on, whether it was reported or not."""
+        if epoch <= self._counted:
+            return
+        with self._computing:
+            if epoch > self._counted:
+                self._counted, self._moved_at_epoch = epoch, self._moved_at_report
+                self._tally.reset()
 
     def _train(self, lane: int, pulled: list[Weights], batches: list[Any]) -> WorkerGradient:
         samples = sum(samples_of(batch) for batch in batches)
@@ -188,9 +197,9 @@ class WorkerJob:
 
     def _report_epoch(self) -> None:
         """Report the epoch. One lane calls this while the others wait."""
-        tally = self._tally
-        sent, received = self.moved()
-        before, self._moved_at_epoch = self._moved_at_epoch, (sent, received)
+        self._count(self._over)
+        tally, before = self._tally, self._moved_at_epoch
+        self._moved_at_report = sent, received = self.moved()
         end = EpochEnd(
             epoch=self._over,
             steps=tally.steps,
@@ -204,7 +213,6 @@ class WorkerJob:
         )
         put_logs(end, tally.floats())
         self._send(Event(epoch_end=end))
-        tally.reset()
 
     def moved(self) -> tuple[int, int]:
         """Return the bytes sent and received since the member started."""

@@ -11,13 +11,13 @@ from client_shim.preemption import Preemption
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica, WorkerError
-from fdt.job import JobSpec, State
+from fdt.job import JobSpec, State, is_on
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
 from fdt.signals import raise_held
 from fdt.tensors import numbers
-from fdt.trainable import Trainable
+from fdt.trainable import LEFT_OUT, Trainable
 from fdt.typing import Array
 
 if TYPE_CHECKING:
@@ -200,6 +200,8 @@ class Remote:
     def _changed(self) -> job_pb2.State:
         """Return the groups that callbacks wrote to since the last load.
 
+        With overlapped epochs the servers are ahead of that load: only the arrays that differ are in a group.
+
         Raises NeedsReplica if a callback changed an object that the first step reads.
         """
         if self._check_program is not None:
@@ -208,16 +210,21 @@ class Remote:
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
         if not _same(model, self._model):
+            changed.model.CopyFrom(self._blobs.put_arrays(self._new(model, self._model)))
             self._model = model
-            changed.model.CopyFrom(self._blobs.put_arrays(model))
         if not _same(optimizer, self._optimizer):
+            changed.optimizer.CopyFrom(self._blobs.put_arrays(self._new(optimizer, self._optimizer)))
             self._optimizer = optimizer
-            changed.optimizer.CopyFrom(self._blobs.put_arrays(optimizer))
         metrics = self._trainable.metric_arrays()
         if not _same(metrics, self._metrics):
             self._metrics = metrics
             changed.metrics.CopyFrom(self._blobs.put_arrays(metrics))
         return changed
+
+    def _new(self, arrays: list[Array], sent: list[Array]) -> list[Array]:
+        if not is_on(self._job.options, "overlap_epochs"):
+            return arrays
+        return [LEFT_OUT if _equal(a, b) else a for a, b in zip(arrays, sent, strict=True)]
 
     # -- messages -----------------------------------------------------------------------------------------------------
     def _send(self, **kind: Any) -> None:

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import Program, State
 from fdt.keras import Flavor, named
 from fdt.typing import Array
+
+LEFT_OUT = np.empty(0, np.bytes_)  # in a group of a State: the variable keeps its value
 
 
 @dataclass
@@ -103,3 +107,8 @@ def _describe(variable: Any) -> list[Any]:
 def change(now: Array, start: Array) -> Array:
     """Return the change of a metric's state. A flag keeps its value: the sum of flags over workers is a logical or."""
     return now if now.dtype == bool else now - start
+
+
+def is_left_out(array: Array) -> bool:
+    """Return whether a received array is LEFT_OUT."""
+    return array.dtype == object and array.shape == (0,)

@@ -54,11 +54,11 @@ class ServersCoordinator:
         self._ready: dict[tuple[str, int], Ready] = {}
         self._finished: set[tuple[str, int]] = set()
         self._epochs: dict[int, EpochAggregator] = {}
-        self._wanted_epoch = -1  # the client's current epoch; ends of later ones are held back
+        self._wanted_epoch = -1  # the client's current epoch
         self._given_epoch = -1  # the last epoch whose end the client has received
         self._epoch = Command()  # the client's last epoch command
         self._changed: list[BlobRef] = []
-        self._read: list[BlobRef] = []  # of the previous command: with overlapped epochs a server may read it late
+        self._read: list[BlobRef] = []  # of the previous command: restored servers may read it again
         self._feeding = Feeding()
         self.done = self.failed = False
 
@@ -93,11 +93,9 @@ class ServersCoordinator:
 
     def _client_epoch(self, command: Command) -> Outcome:
         self._wanted_epoch, self._epoch = command.epoch.epoch, command
-        outcome = self._end_if_complete()  # overlapped epochs: it may have ended already
-        outcome.drop.extend(resume(command))
+        unused = resume(command)
         self._changed += blobs_in(command.epoch)
-        outcome.commands.insert(0, (self._to_servers, None, command))
-        return outcome
+        return Outcome(commands=[(self._to_servers, None, command)], drop=unused)
 
     def _client_step(self, command: Command) -> Outcome:
         if command.step.changed.model.id:

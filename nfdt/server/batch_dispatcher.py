@@ -188,6 +188,7 @@ class Epoch:
     staleness: Counter[int] = field(default_factory=Counter)
     greeted: set[int] = field(default_factory=set)
     skipped: int = 0
+    early: bool = False  # overlapped epochs: the client has not asked for this epoch yet
 
     def count(self, samples: int, tau: int) -> None:
         """Count a push that was applied; `tau`: its staleness."""
@@ -197,6 +198,10 @@ class Epoch:
     def skip(self, batches: int) -> None:
         """Count batches that were left out."""
         self.skipped += batches
+
+    def let_end(self) -> None:
+        """Record that the client has asked for the epoch."""
+        self.early = False
 
     def stop(self) -> None:
         """Assign no more batches."""

@@ -44,9 +44,7 @@ class Scheduler:
         self.absent = set(absent)  # workers that have not started: they get no batch, and no worker waits for them
         self._asking: dict[int, None] = {}  # an ordered set, served in this order
         self._missed: dict[int, int] = {}  # by worker: the ended epoch of which it must be informed
-        self._informed: dict[
-            int, int
-        ] = {}  # by worker: the ended epoch of which it was informed, until its next request
+        self._informed: dict[int, int] = {}  # by worker: the ended epoch of which it was informed, until it asks
         self._computing: set[int] = set()
         self._per_push = core.rule.batches_per_push
         self._held: list[tuple[int, int, WorkerGradient]] = []  # lock step: pushes that wait for the client
@@ -56,13 +54,16 @@ class Scheduler:
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def start_epoch(self, number: int, begun: Begun = NOT_BEGUN) -> list[Instruction]:
-        """Start an epoch, or what remains of a suspended one.
+    def start_epoch(self, number: int, begun: Begun = NOT_BEGUN, *, early: bool = False) -> list[Instruction]:
+        """Start an epoch, or what remains of a suspended one. An `early` one ends after a second call only.
 
         Every worker first gets the batches of one push, because a barrier needs all of them.
         """
+        if self.epoch is not None and self.epoch.number == number:
+            self.epoch.let_end()
+            return self._settle()
         dispatcher = BatchDispatcher.of(self.steps, begun.remaining)
-        self.epoch = Epoch(number, dispatcher, samples=begun.samples, skipped=begun.skipped)
+        self.epoch = Epoch(number, dispatcher, samples=begun.samples, skipped=begun.skipped, early=early)
         self._gate_open = True
         for _ in range(self._per_push):
             for worker in self._present():
@@ -272,7 +273,7 @@ class Scheduler:
 
     def _move_on(self, epoch: Epoch) -> None:
         """End the epoch, or flush the algorithm if it makes all workers wait: no worker computes."""
-        if epoch.dispatcher.complete:
+        if epoch.dispatcher.complete and not epoch.early:
             self._end(epoch)
         elif epoch.dispatcher.busy(self._asking):
             self.state.flush()

@@ -133,7 +133,7 @@ class ShardService:
 
     # -- the engine's commands -------------------------------------------------------------------------------
     def start_epoch(self, epoch: int, changed: State, begin: Commit = NOT_BEGUN) -> None:
-        """Load the state that the client changed; start the epoch unless it has started already (overlapped epochs).
+        """Load the state that the client changed; start the epoch, or let one that began early end.
 
         Args:
             epoch: Number of the epoch.
@@ -146,8 +146,7 @@ class ShardService:
         def start() -> list[Instruction]:
             self._write(pb.Logged(kind="load", epoch=epoch))
             self.job.load(changed)
-            running = self.scheduler.epoch is not None and self.scheduler.epoch.number >= epoch
-            return [] if running or epoch <= self.scheduler.ended else self.scheduler.start_epoch(epoch, begun)
+            return self.scheduler.start_epoch(epoch, begun)
 
         self._do(start)
 
@@ -278,7 +277,7 @@ class ShardService:
         self._save(done.epoch, end)
         self._send_event(self.job.epoch_end(end))
         if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
-            self._execute(self.scheduler.start_epoch(done.epoch + 1))
+            self._execute(self.scheduler.start_epoch(done.epoch + 1, early=True))
 
     def _step_end(self, done: StepDone) -> Event:
         if done.fresh:

@@ -8,6 +8,7 @@ import pytest
 
 from client_shim.remote import Remote
 from fdt.job import State
+from nfdt.transport.channel import EpochOver
 from tests.single.nfdt_cluster import make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,3 +52,28 @@ def test_what_a_callback_writes_takes_no_other_update_back(cluster, shards):
         np.testing.assert_array_equal(now, want)
     np.testing.assert_array_equal(model[5], [7.0])
     assert not np.array_equal(model[0], plain[0]), "the last update has the new rate"
+
+
+def test_an_epoch_that_began_early_ends_when_the_client_has_asked_for_it(cluster):
+    """Fewer batches than lanes: a lane that asks late gets each end. The snapshot has what callbacks wrote."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1)), workers=2, rule="asgd", overlap_epochs="1")
+    (service,) = made.shard_services
+    lanes = [service.open(worker, 1) for worker in range(2)]
+    service.start_epoch(0, State())
+    for epoch in range(2):
+        service.ask(0, lanes[0])
+        assert lanes[0].get(timeout=10).epoch == epoch
+        service.push(0, epoch + 1, pushed(made, epoch, [0]), lanes[0])
+        if not epoch:
+            assert lanes[0].get(timeout=10) == EpochOver(0, 0)
+    assert lanes[0].empty() and [event.epoch_end.epoch for event in made.events] == [0]
+    service.ask(1, lanes[1])
+    assert lanes[1].get(timeout=10) == EpochOver(1, 0)
+    written = [np.full_like(array, 3.0) for array in made.trainable.model_arrays()]
+    service.start_epoch(1, State(made.blobs.put_arrays(written)))
+    service.ask(1, lanes[1])
+    assert [lane.get(timeout=10) for lane in lanes] == [EpochOver(0, 1), EpochOver(1, 1)]
+    ends = [event.epoch_end for event in made.events]
+    assert [end.epoch for end in ends] == [0, 1]
+    for array, want in zip(made.blobs.get_arrays(ends[1].state.model), written, strict=True):
+        np.testing.assert_array_equal(array, want)

@@ -174,6 +174,8 @@ class WorkerJob:
                 self._tally.add(samples, computed.logs, len(batches))
             else:
                 self._tally.take_back(counted)
+                absent = [None] * len(computed.gradient)  # nothing to compress, so the residuals stay as they are
+                computed = replace(computed, gradient=absent, changes=(), changed=())
             seconds = time.monotonic() - start
             self._tally.add_busy(seconds)
             logs = self._tally.floats() if self._lock_step else {}

@@ -1,4 +1,4 @@
-"""What a worker reports of an epoch that restored servers end, or train, again."""
+"""What a worker pushes and reports, where servers end or train an epoch again, or a gradient is not finite."""
 
 from types import SimpleNamespace
 
@@ -28,13 +28,14 @@ class Channel:
     bytes_sent = bytes_received = 0
 
     def __init__(self, script, part):
-        self._script, self._part = list(script), part
+        self._script, self._part, self.pushes = list(script), part, []
 
     def open(self): ...
 
     def ask(self, pull=0): ...
 
-    def push(self, number, gradient): ...
+    def push(self, number, gradient):
+        self.pushes.append(gradient)
 
     def close(self): ...
 
@@ -52,15 +53,21 @@ class Channel:
         return Weights(positions, tensors, epoch, (batch,))
 
 
-def reports(directory, script):
-    """The reports of worker 0 by such a script: (epoch, steps, samples, samples by the metric's state, bytes sent)."""
+def trained(directory, script, x=X, **options):
+    """Worker 0 by such a script.
+
+    Returns:
+        Its reports (epoch, steps, samples, samples by the metric's state, bytes sent), and what it pushed.
+    """
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
     blobs, flavor, sent, errors = LocalBlobs(directory), named("keras"), [], []
-    data = capture_data("keras", blobs, X, Y, batch_size=BATCH)
+    data = capture_data("keras", blobs, x, Y, batch_size=BATCH)
     flavor.build(model, data.spec)
     fit = FitArguments(batch_size=BATCH, epochs=3, shuffle=False)
-    spec = JobSpec("j", Program("keras", "d", BlobRef(), BlobRef()), State(), data.train, fit, options={"rule": "asgd"})
+    spec = JobSpec(
+        "j", Program("keras", "d", BlobRef(), BlobRef()), State(), data.train, fit, options={"rule": "asgd", **options}
+    )
     trainable, member = Trainable(flavor, model), SimpleNamespace(rank=0, size=1, blobs=blobs)
 
     def channels(worker, steps, owned):
@@ -72,7 +79,8 @@ def reports(directory, script):
         thread.join()
     assert not errors
     ends = [event.epoch_end for event in sent if event.HasField("epoch_end")]
-    return [(e.epoch, e.steps, e.samples, float(blobs.get_arrays(e.metrics)[-1]), e.bytes_sent) for e in ends]
+    counts = [(e.epoch, e.steps, e.samples, float(blobs.get_arrays(e.metrics)[-1]), e.bytes_sent) for e in ends]
+    return counts, job._channels[0].channels[0].pushes
 
 
 FIRST, SECOND, THIRD = ((0, batch) for batch in range(3))
@@ -91,4 +99,17 @@ EPOCH_1 = [(1, 0), 1]
 )
 def test_what_servers_repeat_is_counted_on(tmp_path, script, expected):
     """The engine drops what was reported before a restoration, and reports of epochs whose end the client has."""
-    assert reports(tmp_path, script) == expected
+    assert trained(tmp_path, script)[0] == expected
+
+
+def test_a_push_that_is_left_out_has_no_tensors(tmp_path):
+    """A compressor that saw them would add its residuals to a push that no server applies."""
+    x = X.copy()
+    x[BATCH] = np.nan  # in the second batch
+    counts, pushes = trained(tmp_path, [FIRST, SECOND, THIRD, 0], x, on_nan="skip")
+    assert [(p.finite, p.gradient.count(None), p.batches) for p in pushes] == [
+        (True, 0, (0,)),
+        (False, 2, (1,)),
+        (True, 0, (2,)),
+    ]
+    assert counts == [(0, 2, 8, 8, 4)]

@@ -14,7 +14,6 @@ from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt import algorithms  # noqa: E402
-from nfdt.options import Options  # noqa: E402
 from nfdt.transport.channel import Weights  # noqa: E402
 from nfdt.worker.local_steps import (  # noqa: E402
     ByShape,  # noqa: E402
@@ -73,7 +72,7 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
 def notes(batches, size, note=""):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1, optimizer=None), trainable=())
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=size))
-    run._options = Options(rule="asgd")
+    run.algorithm = "asgd"
     return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note)) if line]
 
 

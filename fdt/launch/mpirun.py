@@ -1,5 +1,6 @@
 """A launcher of members under mpirun, Open MPI's or MPICH's (Hydra's)."""
 
+import contextlib
 import functools
 import os
 import re
@@ -108,9 +109,19 @@ class MpirunProcesses:
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes."""
         stop_all([self._popen], grace_s, signal.SIGINT)  # it passes others on to its ranks
+        if self._popen.returncode == -signal.SIGKILL:
+            _kill_session(self._popen.pid)
 
     def _printed(self) -> str:
         return self._log.read_bytes()[self._log_begin :].decode(errors="replace")
+
+
+def _kill_session(leader: int) -> None:
+    """Kill what a killed mpirun has left: its ssh to a host that is cut off, which is in a process group of its own."""
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(ValueError, OSError):  # not a process, or one that has ended
+            if os.getsid(int(name)) == leader:
+                os.kill(int(name), signal.SIGKILL)
 
 
 def _explain(role: str, code: int, output: str) -> Exit:

@@ -9,6 +9,7 @@ import os
 import secrets
 import shlex
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fdt.service.host_bootstrap import ROOTS
 from fdt.service.member import ENGINE_VARIABLE
 
 BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
+STOP_S = 4.0  # for the end of mpirun and the removal of the files together: both wait for a host that is cut off
 ROOM = 1 << 20  # bytes; the settings are mostly the user's environment
 
 
@@ -100,12 +102,12 @@ class HostFiles:
     def __init__(self, name: str, hosts: Sequence[str]) -> None:
         self.name, self._hosts = name, list(hosts)
 
-    def remove(self) -> None:
+    def remove(self, within_s: float = REMOVE_S) -> None:
         """Remove the directories."""
         hosts, self._hosts = self._hosts, []
         if hosts:
             paths = [f"{root}/{self.name}" for root in ROOTS]
-            everywhere(dict.fromkeys(hosts, ""), ["rm", "-rf", *paths], REMOVE_S)
+            everywhere(dict.fromkeys(hosts, ""), ["rm", "-rf", *paths], within_s)
 
 
 class HostsProcesses:
@@ -124,8 +126,9 @@ class HostsProcesses:
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes; remove the files on the hosts."""
+        end = time.monotonic() + STOP_S
         self._ranks.stop(grace_s)
-        self._brought.remove()
+        self._brought.remove(max(1.0, end - time.monotonic()))
 
 
 def _copy_files(name: str, task: str) -> str:

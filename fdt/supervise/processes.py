@@ -6,6 +6,7 @@ reported until it is marked as handled. Elastic workers join by `nfdt join` and 
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -55,11 +56,11 @@ class LaunchedProcesses:
             self._running.append(launcher.start(self._prepared(task)))
 
     def stop(self) -> None:
-        """End the processes, within seconds. A second caller waits until the first has ended them."""
+        """End all tasks' processes at once, within seconds. A second caller waits until the first has ended them."""
         with self._stopping:
             stopping, self._running = self._running, []
-            for running in stopping:
-                running.stop()
+            with ThreadPoolExecutor(max(1, len(stopping))) as pool:
+                list(pool.map(lambda running: running.stop(), stopping))
 
     def restartable(self, role: str) -> list[Restartable]:
         """Return the tasks of `role` whose processes can be restarted singly."""

@@ -26,7 +26,7 @@ from fdt.supervise.worker_registry import MemberMessage, StreamLost, WorkerRegis
 
 POLL_S = 0.25
 WATCH_S = 1.0  # between checks of the processes, even while messages keep arriving
-EXPLAIN_S = 5.0  # how long the launcher may take to report how a member ended
+EXPLAIN_S, EXPLAIN_REMOTE_S = 5.0, 2.0  # for the launcher to report how a member ended; a remote host may be cut off
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class Supervisor:
 
     def _explain(self, role: str, rank: int | None, cause: str | None) -> Failed:
         """Return a failure that names the member, how it ended, and the end of its log."""
-        deadline = time.monotonic() + EXPLAIN_S
+        deadline = time.monotonic() + (EXPLAIN_REMOTE_S if self.registry.is_remote(role, rank) else EXPLAIN_S)
         while cause is None and time.monotonic() < deadline and not self._abandoned.is_set():
             exits = self.launched.unhandled_exits()
             mine = [e for e in exits if e.role == role and e.rank in (rank, None)] or exits

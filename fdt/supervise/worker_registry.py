@@ -165,6 +165,11 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
             outbox.put(None)
         self._leaving = False
 
+    def is_remote(self, role: str, rank: int | None) -> bool:
+        """Return whether this member has attached from another host."""
+        attached = None if rank is None else self.attached.get((role, rank))
+        return attached is not None and attached.host != socket.gethostname()
+
     def kill(self, role: str, rank: int) -> None:
         """Kill a member's process with SIGKILL, even if it is stopped. On another host only its launcher can end it."""
         attached = self.attached.get((role, rank))

@@ -1,14 +1,21 @@
 """A network that is cut between hosts: who notices, when, in which words. benchmarks/chaos.py cuts real links."""
 
+import contextlib
+import socket
 import threading
 
 import grpc
 import pytest
 
+from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.launch import Task
+from fdt.launch.over_hosts import STOP_S
+from fdt.rpc.session_pb2 import Attached
 from fdt.service import transport
 from fdt.supervise.processes import LaunchedProcesses
+from fdt.supervise.supervisor import EXPLAIN_REMOTE_S
+from fdt.supervise.worker_registry import WorkerRegistry
 from hfdt.collectives import LOST, explained
 from hfdt.engine.emulation import GLOO_S
 from nfdt.transport.grpc_channel import WELCOME_S
@@ -33,6 +40,15 @@ def test_a_host_that_stands_still_is_not_lost_and_a_lost_one_is_reported_in_time
     assert STALLS_S <= transport.PONG_S
     assert transport.PONG_S + WELCOME_S + LOST_S < WITHIN_S - 4  # before the first session
     assert transport.PING_S + transport.PONG_S + max(WELCOME_S, LOST_S) < WITHIN_S - 4
+    assert transport.PING_S + transport.PONG_S + EXPLAIN_REMOTE_S + STOP_S < WITHIN_S - 1  # over ssh, by mpirun
+
+
+def test_a_launcher_may_explain_the_loss_of_a_remote_member_for_a_shorter_time(tmp_path):
+    blobs = LocalBlobs.create()
+    registry = WorkerRegistry("hfdt", tmp_path, blobs, {"worker": 2})
+    with contextlib.closing(blobs), contextlib.closing(registry):
+        registry.attached = {("worker", 0): Attached(host=socket.gethostname()), ("worker", 1): Attached(host="other")}
+        assert [registry.is_remote("worker", rank) for rank in (0, 1, 2, None)] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("words", LOST)
@@ -47,8 +63,8 @@ def test_horovods_shutdown_is_one_line_that_names_the_rank(capsys, words):
 class Slow:
     """Processes that end when they are allowed to."""
 
-    def __init__(self):
-        self.stopping, self.allowed, self.ended = threading.Event(), threading.Event(), False
+    def __init__(self, allowed=None):
+        self.stopping, self.allowed, self.ended = threading.Event(), allowed or threading.Event(), False
 
     def start(self, task):
         return self
@@ -74,3 +90,14 @@ def test_a_second_stop_waits_for_the_first():
     launched.stop()
     assert slow.ended
     first.join()
+
+
+def test_the_tasks_of_a_run_are_ended_at_the_same_time():
+    """Each may wait for a host that is cut off."""
+    servers = Slow()
+    workers = Slow(allowed=servers.stopping)
+    servers.allowed = workers.stopping
+    launched = LaunchedProcesses([(each, Task("worker", ("nobody",), 1)) for each in (workers, servers)], {})
+    launched.start()
+    launched.stop()
+    assert workers.ended and servers.ended

@@ -7,6 +7,8 @@ import pytest
 
 from fdt.launch import Explained, spawn
 from fdt.launch.mpirun import MpirunProcesses, _explain, reason_in
+from fdt.runs import ProcessIdentity
+from tests.namespaces import until
 
 FRAME = "-" * 74 + "\n"
 MISSING = f"""{FRAME}A requested component was not found, or was unable to be opened.  This
@@ -104,3 +106,21 @@ def test_an_mpirun_that_hangs_has_said_why(tmp_path):
         with open(log, "a") as file:
             file.write(MISSING + ABORTED)
         assert (processes.exits(), processes.reason()) == ([], REASONS[MISSING])
+
+
+def test_the_ssh_of_an_mpirun_that_is_killed_ends_with_it(tmp_path):
+    """mpirun gives its ssh a process group of its own, and hangs where a host is cut off."""
+    log = tmp_path / "mpirun.log"
+    ssh = "import os, signal; os.setpgid(0, 0); print(os.getpid(), flush=True); signal.pause()"
+    mpirun = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+subprocess.run([sys.executable, "-S", "-c", {ssh!r}])
+"""
+    hangs = spawn([sys.executable, "-S", "-c", mpirun], {}, log)
+    processes = MpirunProcesses("worker", hangs, log, 0)
+    try:
+        pid = int(until(lambda: log.read_text().strip()))
+    finally:
+        processes.stop(0.0)
+    until(lambda: ProcessIdentity.of(pid) is None)

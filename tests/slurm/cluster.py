@@ -19,7 +19,7 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "scontro
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 NODE = """
 mkdir -m 755 /run/munge
-read _; cat > /dev/null
+read _; echo ready; cat > /dev/null
 """
 CONF = """
 ClusterName=test
@@ -38,8 +38,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
-SlurmdTimeout=10
-KillWait=10
+SlurmdTimeout=30
 LaunchParameters=use_interactive_step
 SlurmdParameters=config_overrides
 NodeName=node[1-3] CPUs=4
@@ -74,6 +73,7 @@ class SlurmCluster(NamespaceHosts):
         super().__init__(directory, [LOGIN, *NODES], NODE)
         try:
             for name in self.pids:
+                until(lambda name=name: "ready" in (directory / f"{name}.log").read_text())
                 key, log = directory / "munge.key", directory / f"munged-{name}.log"
                 self.slurm("munged", "--force", f"--key-file={key}", f"--log-file={log}", on=name)
             self.slurm("slurmctld", "-c")

@@ -95,10 +95,10 @@ class NamespaceHosts:
         look = ["nsenter", "--all", f"--target={self.pids[name]}", "pkill", "-9", "-f", pattern]
         subprocess.run(look, check=True)
 
-    def left(self) -> list[str]:
-        """What is still on the hosts of a run: its processes, its directories."""
+    def left(self, *names: str) -> list[str]:
+        """What is still on these hosts, or on all, of a run: its processes, its directories."""
         look = ["sh", "-c", "ls -d /dev/shm/fdt-* 2>/dev/null; pgrep -a -f 'fdt[.]service|[m]pirun|[p]rted'; true"]
-        return [line for name in self.pids for line in self.output(name, *look).splitlines()]
+        return [line for name in names or self.pids for line in self.output(name, *look).splitlines()]
 
     def close(self) -> None:
         for started in self._unshares:

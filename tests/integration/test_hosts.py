@@ -3,6 +3,7 @@
 A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /run and /etc/hosts, joined to a bridge.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -335,6 +336,9 @@ class Started:
     def until_said(self, wanted, seconds):
         self.until(lambda: wanted in self._err.read_text(), seconds)
 
+    def over(self):
+        return self._running.poll() is not None
+
     def tell(self, line):
         self._running.stdin.write(line.encode())
         self._running.stdin.flush()
@@ -424,6 +428,44 @@ def test_hosts_train_while_a_script_lists_them_or_they_have_joined(hosts, tmp_pa
         if join is not None:
             join.kill()
             join.communicate()
+    until(lambda: hosts.left() == [], 60, hosts.left)
+
+
+PROMISED_S, SLACK_S = 30.0, 2.0  # the promise; what a machine of two cores that runs all hosts may add
+
+
+@pytest.mark.timeout(400)
+def test_a_host_that_is_cut_off_ends_runs_without_recovery_in_the_promised_time(hosts, tmp_path):
+    """A rank of HFDT and the server of NFDT are on host3. Both runs, which train at the same time, use mpirun."""
+    path = tmp_path / "two_fits.py"
+    path.write_text(textwrap.dedent(TWO_FITS))
+    runs = {}
+    with contextlib.ExitStack() as stack:
+        stack.callback(hosts.cut, "host3", "up")
+        for lost, where in {
+            "worker 1": (*HFDT, "run", "-H", "host1:1,host3:1"),
+            "server 0": (*NFDT, "run", "-H", "host1:1,host2:1,host3:1", "-np", 2),
+        }.items():
+            (tmp_path / lost).mkdir()
+            runs[lost] = Started(hosts, tmp_path / lost, *where, path)
+            stack.callback(runs[lost].close)
+        for run in runs.values():
+            run.until(run.epochs, 300)
+        hosts.cut("host3")
+        begun, ended = time.monotonic(), {}
+
+        def both_over():
+            for lost in [lost for lost, run in runs.items() if run.over()]:
+                ended.setdefault(lost, time.monotonic() - begun)
+            return len(ended) == len(runs)
+
+        until(both_over, 120, lambda: ended)
+        print("seconds from the cut to the end:", ended)
+        for lost, run in runs.items():
+            code, said = run.ended(1)
+            assert code == 1 and f"{lost} was lost: " in said, said
+            assert ended[lost] < PROMISED_S + SLACK_S
+        until(lambda: hosts.left("host1", "host2") == [], 5, lambda: hosts.left("host1", "host2"))
     until(lambda: hosts.left() == [], 60, hosts.left)
 
 

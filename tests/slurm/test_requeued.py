@@ -50,7 +50,7 @@ def steps_alone(tmp_path_factory):
 
 @BOTH
 def test_a_requeued_job_resumes(slurm, alone, tmp_path, command):
-    """HFDT to the same numbers. It is in a callback when it is signalled, and the cluster's KillWait is 10 s."""
+    """HFDT to the same numbers. It is in a callback when it is signalled."""
     lines = """
         if [ -d runs/$SLURM_JOB_ID ]; then RUN --resume runs/$SLURM_JOB_ID
         else RUN --grace-period 4s --run-dir runs/$SLURM_JOB_ID train.py go; fi
@@ -65,10 +65,14 @@ def test_a_requeued_job_resumes(slurm, alone, tmp_path, command):
     assert nothing_left(slurm)
 
 
+def guides_script() -> str:
+    (script,) = [t for t in re.findall(r"```bash\n(.*?)```", GUIDE.read_text(), re.S) if "--signal=B:USR1" in t]
+    return script.replace("hfdt run", "RUN")
+
+
 def guides_job(slurm, directory: Path, command) -> Job:
     """The batch script of the guide, after its first epoch; its steps are many."""
-    (script,) = [t for t in re.findall(r"```bash\n(.*?)```", GUIDE.read_text(), re.S) if "--signal=B:USR1" in t]
-    job = Job(slurm, directory, "-N2 --ntasks-per-node=1", script.replace("hfdt run", "RUN"), command, STEPS)
+    job = Job(slurm, directory, "-N2 --ntasks-per-node=1", guides_script(), command, STEPS)
     job.until_said("epoch 0", 300)
     return job
 
@@ -98,3 +102,15 @@ def test_the_guides_job_that_is_cancelled_stays_so(slurm, tmp_path):
     assert job.ended() == "CANCELLED"
     assert nothing_left(slurm) and "the run is saved up to step" in job.said(), job.said()
     assert (job.field("JobState"), job.field("Restarts")) == ("CANCELLED", "0")
+
+
+@pytest.mark.timeout(900)
+def test_slurms_own_timer_signals_the_guides_job(slurm, alone, tmp_path):
+    """Slurm looks at the time every 30 s and may signal a minute early: here after 30 to 60 s of 120."""
+    lines = guides_script().replace(" train.py", " train.py go")
+    job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1 --time=2", lines)
+    job.until_said("preempted by SIGUSR1", 200)
+    job.starts_again()
+    assert job.ended(400) == "COMPLETED" and int(job.field("Restarts")) >= 1, job.said()
+    check_losses(HFDT, job.said(), alone)
+    assert nothing_left(slurm)

@@ -1,5 +1,6 @@
 """Runs under a real Slurm: batch jobs, allocations, arrays, requeued and cancelled jobs, nodes that leave."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -50,25 +51,48 @@ print(json.dumps(found))
     return json.loads(slurm.output(name, sys.executable, "-I", "-c", code))
 
 
-def test_a_batch_job_has_the_results_of_one_machine_and_shows_no_secret(slurm, alone, tmp_path):
-    """Submitted over ssh, by a user whose environment has a secret of its own."""
+SERVERS = "-q -np 2 --ps 1"
+LISTENED = [
+    pytest.param(HFDT, "-q", ["node2"], id="hfdt"),
+    pytest.param(NFDT, SERVERS, ["node2", "node3"], id="nfdt"),
+    pytest.param(NFDT, f"{SERVERS} --restarts 1", ["node2", "node3"], id="nfdt-restarts"),
+]
+
+
+def secrets_on(slurm, names: list[str]) -> set[str]:
+    """The token, a part of the private key, and the user's secret, as the run's files on these hosts have them."""
+    files = [text for name in names for text in seen(slurm, name, "/dev/shm/fdt-*/*.json").values()]
+    assert len(files) == len(names)
+    found = {"a-key-of-the-user"}
+    for text in files:
+        task, user = (json.loads(text)[name] for name in ("task", "user"))
+        assert user["A_KEY"] == "a-key-of-the-user"
+        found |= {task["FDT_TOKEN"], task["FDT_TLS"].partition("PRIVATE KEY-----")[2][:60].strip("\\n")}
+    return found
+
+
+@pytest.mark.parametrize(("command", "options", "nodes"), LISTENED)
+def test_a_batch_job_has_the_results_of_one_machine_and_shows_no_secret(
+    slurm, alone, tmp_path, command, options, nodes
+):
+    """Submitted over ssh, by a user whose environment has a secret of its own. The last node has NFDT's server."""
     env = ("SSH_CONNECTION=192.0.2.1 1 192.0.2.2 22", "A_KEY=a-key-of-the-user")
-    with slurm.listening("node2") as heard:
-        job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1", "RUN -q train.py go", env=env)
+    with contextlib.ExitStack() as listening:
+        heard = [listening.enter_context(slurm.listening(name)) for name in nodes]
+        line = f"RUN {options} train.py go"
+        job = Job(slurm, tmp_path, f"-N{len(nodes) + 1} --ntasks-per-node=1", line, command, env=env)
         job.until_said("epoch 2")
-        files = [json.loads(text)["task"] for text in seen(slurm, "node2", "/dev/shm/fdt-*/*.json").values()]
-        secrets = {name: value for each in files for name, value in each.items() if name in ("FDT_TOKEN", "FDT_TLS")}
-        assert set(secrets) == {"FDT_TOKEN", "FDT_TLS"}
-        key = secrets["FDT_TLS"].partition("PRIVATE KEY-----")[2][:60].strip("\\n")
-        wanted = (secrets["FDT_TOKEN"], key, "a-key-of-the-user")
-        public = seen(slurm, "node2", "/proc/[0-9]*/cmdline") | seen(slurm, "node2", "/proc/[0-9]*/environ")
-        assert any("host_bootstrap" in text for text in public.values())
-        assert [path for path, text in public.items() if any(word in text for word in wanted)] == []
+        wanted = secrets_on(slurm, nodes)
+        for name in nodes:
+            public = seen(slurm, name, "/proc/[0-9]*/cmdline") | seen(slurm, name, "/proc/[0-9]*/environ")
+            assert any("host_bootstrap" in text for text in public.values())
+            assert [path for path, text in public.items() if any(word in text for word in wanted)] == []
         job.go.touch()
         assert job.ended() == "COMPLETED", job.said()
-    assert [word for word in wanted if word.encode() in heard.read_bytes()] == []
-    assert b"launch.sealed" in heard.read_bytes(), "srun's own messages are there"
-    assert losses(job.said()) == pytest.approx(alone, rel=1e-4)
+    for file in heard:
+        assert [word for word in wanted if word.encode() in file.read_bytes()] == []
+        assert b"launch.sealed" in file.read_bytes(), "srun's own messages are there"
+    check_losses(command, job.said(), alone)
     assert nothing_left(slurm)
 
 
@@ -92,20 +116,55 @@ def test_a_scripts_own_loop_runs_on_nodes(slurm, tmp_path, command):
     assert nothing_left(slurm)
 
 
-def test_salloc_on_a_login_host_trains_on_nodes_and_replaces_a_worker(slurm, tmp_path):
-    """NFDT with --restarts: each worker has an srun of its own."""
+@pytest.mark.parametrize(
+    ("command", "worker", "said"),
+    [
+        pytest.param(HFDT, "hfdt.worker.process", "restart 1 of 1", id="hfdt"),
+        pytest.param(NFDT, "nfdt.worker.process", "replacement 1 of 1 starts", id="nfdt"),
+    ],
+)
+def test_salloc_on_a_login_host_trains_on_nodes_and_replaces_a_worker(slurm, alone, tmp_path, command, worker, said):
+    """HFDT's mpirun is on the login host. NFDT trains on with one worker while another srun starts the second."""
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
-    run = (*NFDT, "run", "-np", 2, "--restarts", 1, tmp_path / "train.py", tmp_path / "go", 300)
+    workers, epochs = ((), 4) if command is HFDT else (("-np", 2), 300)
+    run = (*command, "run", *workers, "--restarts", 1, tmp_path / "train.py", tmp_path / "go", epochs)
     with open(tmp_path / "out", "w+b") as out:
         argv = slurm.on(LOGIN, "salloc", "-N3", "--ntasks-per-node=1", *run)
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out) as running:
-            said = (tmp_path / "out").read_text
-            until(lambda: "epoch 2" in said() or running.poll() is not None, 200, said)
-            slurm.kill("node2", "nfdt.worker.process")
+            printed = (tmp_path / "out").read_text
+            until(lambda: "epoch 2" in printed() or running.poll() is not None, 200, printed)
+            slurm.kill("node2", worker)
             (tmp_path / "go").touch()
-            until(lambda: "replacement 1 of 1 starts" in said() or running.poll() is not None, 100, said)
-            assert running.wait(200) == 0, said()
-    assert len(losses(said())) == 300 and "replacement 1 of 1 starts" in said()
+            until(lambda: said in printed() or running.poll() is not None, 100, printed)
+            assert running.wait(200) == 0, printed()
+    assert len(losses(printed())) == epochs and said in printed()
+    if command is HFDT:
+        check_losses(command, printed(), alone)
+        assert "workers:     3" in printed()
+    assert nothing_left(slurm)
+
+
+@pytest.mark.parametrize(
+    ("start", "workers"),
+    [
+        pytest.param("srun -N1 -n1 {}", "-np 3", id="srun"),
+        pytest.param("env SHELL={} salloc -N3 --ntasks-per-node=1", "", id="salloc"),
+        pytest.param("srun -N3 --ntasks-per-node=1 --pty bash --rcfile {}", "", id="srun-pty"),
+    ],
+)
+@BOTH
+def test_a_command_in_a_step_of_one_task_or_in_a_shell_trains(slurm, alone, tmp_path, command, start, workers):
+    """A step of one node, and the shells on the first node that salloc and srun open at a terminal."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
+    shell, out = tmp_path / "shell", tmp_path / "out"
+    run = " ".join([*command, "run", workers])
+    shell.write_text(f"#!/bin/bash\n{run} {tmp_path}/train.py > {out} 2>&1\nexit $?\n")
+    shell.chmod(0o755)
+    argv = slurm.on(LOGIN, "script", "-qec", start.format(shell), "/dev/null")
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + out.read_text()
+    check_losses(command, out.read_text(), alone)
+    assert "workers:     3" in out.read_text(), "the slots of all nodes, not the default of two"
     assert nothing_left(slurm)
 
 

@@ -217,8 +217,7 @@ class PoolServicer(training_pb2_grpc.TrainingServiceServicer, training_pb2_grpc.
     def _drop(self, setup: Command) -> None:
         """Drop the blobs of a job that never began."""
         for ref in blobs_in(setup.setup):
-            with contextlib.suppress(KeyError):  # a caller may name anything
-                self._engines.blobs.drop(ref)
+            self._engines.blobs.drop(ref)
 
 
 @contextlib.contextmanager

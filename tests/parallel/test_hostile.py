@@ -14,6 +14,7 @@ import pytest
 
 from fdt.launch import LocalLauncher
 from fdt.rpc import training_pb2_grpc
+from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Attached, Command, Epoch, Event, Finish, Setup
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk
 from fdt.rpc.training_pb2 import CancelRequest, HelloRequest
@@ -30,6 +31,7 @@ POOL = ("/fdt.rpc.PoolService/Queue", "/fdt.rpc.PoolService/Cancel")
 BLOBS = ("/fdt.rpc.BlobService/Put", "/fdt.rpc.BlobService/Get")
 HOLD = "/fdt.rpc.BlobService/Hold"
 MEMBERS = ("/fdt.rpc.MemberService/Hello", "/fdt.rpc.MemberService/Attach")
+DEADLY_EPOCH = 7  # of echo_member.py: rank 1 kills itself
 NOWHERE = ("/fdt.rpc.TrainingService/Nothing", "/x", "/")
 
 
@@ -214,6 +216,20 @@ def test_a_job_out_of_order_is_refused_with_the_reason(served, name):
             list(stub.Train(iter(disorders()[name]), metadata=credentials("right"), timeout=ANSWER_S))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert " must " in refused.value.details()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "\0"])
+def test_names_that_no_blob_has_disturb_no_later_job(served, name):
+    """The engine drops the blobs of a job that failed when the next job begins."""
+    client = TrainingClient(served[1], "right")
+    conversation = client.train()
+    conversation.send(Command(job="1", setup=Setup()))
+    changed = State(model=BlobRef(id=name, nbytes=1))
+    conversation.send(Command(job="1", epoch=Epoch(epoch=DEADLY_EPOCH, changed=changed)))
+    *_, last = conversation.events()
+    assert "worker 1 was lost" in last.failed.message
+    train(client, "later")
+    client.close()
 
 
 def test_slow_callers_hold_up_nobody(served):

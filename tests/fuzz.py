@@ -1,7 +1,8 @@
 """Fuzzes every decoder of bytes that others send: `python -m tests.fuzz [CASES]`, 10,000 cases for each by default.
 
 The cases are seeded: messages filled at random, then bytes changed, cut off, repeated or exchanged. A decoder may raise
-the errors that its callers handle, and nothing else. A case that does prints its seed.
+the errors that its callers handle, and nothing else. A case that does prints its seed. The decoders of most message
+types are protobuf's own; tests/fuzz_handlers.py and tests/fuzz_sessions.py pass messages on to our handlers.
 """
 
 import importlib
@@ -31,6 +32,8 @@ from fdt.security.auth import TlsIdentity
 from frontends.report.reader import RunReader
 from hfdt.collectives.datagrams import PacketId, Wire
 from hfdt.collectives.repair import ReceiverReport, Receiving
+from tests.fuzz_handlers import coordinators
+from tests.fuzz_sessions import sessions
 
 PROTOS = Path(__file__).parents[1] / "proto"
 CASES = 10_000
@@ -51,9 +54,12 @@ def message_types() -> dict[str, type]:
 
 
 def filled(rng: Rng, kind: type, depth: int = 3) -> object:
-    """Return a message with fields at random."""
+    """Return a message with fields at random, one of each `oneof`."""
     message = kind()
+    one_of = {rng.choice(group.fields).name for group in message.DESCRIPTOR.oneofs}
     for field in message.DESCRIPTOR.fields:
+        if field.containing_oneof is not None and field.name not in one_of:
+            continue
         many = getattr(field, "is_repeated", None)
         many = field.label == field.LABEL_REPEATED if many is None else many
         entries = field.message_type is not None and field.message_type.GetOptions().map_entry
@@ -172,6 +178,8 @@ def decoders(folder: Path) -> Iterator[tuple[str, Callable[[Rng], bytes], Decode
     ]
     (folder / "deadbeef").write_bytes(b"123456789")
     store, identity = LocalBlobs(folder), TlsIdentity("a").dumps().encode()
+    yield from coordinators(folder, filled)
+    yield from sessions(folder, filled)
     yield "packed arrays", lambda rng: arrays, tensors.unpack, (ValueError,)
     yield "structures", lambda rng: STRUCTURE, lambda data: tensors.unflatten(_text(data), [1]), (ValueError,)
     yield "process group", lambda rng: stream, _received, (ConnectionLost, ValueError)
@@ -222,4 +230,6 @@ if __name__ == "__main__":
     found = main(count)
     for name, number in found.items():
         print(f"{name:40} {count:8,} cases {number:8,} decoded")
-    print(f"{len(found)} decoders, {count * len(found):,} cases, {time.process_time() - began:.0f} s of CPU")
+    print(
+        f"{len(found)} decoders and handlers, {count * len(found):,} cases, {time.process_time() - began:.0f} s of CPU"
+    )

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 from aftermath import Aftermath, words_of
 from chaos_table import GONE_S, Result, report
-from disturbances import DISTURBANCES
+from disturbances import DISTURBANCES, EXPECTED, NOTHING_SAVED
 from harness import QUIET, SCRIPTS, console, keep, kept
 
 RIGHT_S = 600.0  # from the kill to the end
@@ -49,6 +49,7 @@ class Case:
 WORKERS = {"nfdt": "nfdt.worker.process", "hfdt": "hfdt.worker.process"}
 CLOCK = ("clock jumps by +1 h", "clock jumps by -1 h")
 RIGHT = ("link cut for 5 s", "host stopped for 20 s", "--run-dir full", "/dev/shm full", *CLOCK)
+DAMAGES = ("damaged", "cut short")
 CASES = (
     Case("nfdt", ("--restarts", "1"), "nfdt.worker.process", recovers=True),
     Case("nfdt", ("--min-np", "1"), "nfdt.worker.process", recovers=True),
@@ -72,7 +73,7 @@ CASES = (
     Case("hfdt", (), "mpirun", fault="MPI_Init fails"),
     *(Case(engine, (), worker, fault="link cut") for engine, worker in WORKERS.items()),
     *(Case(engine, (), worker, recovers=True, fault=fault) for fault in RIGHT for engine, worker in WORKERS.items()),
-    *(Case(engine, (), "client", recovers=True, fault="checkpoint damaged") for engine in WORKERS),
+    *(Case(engine, (), "client", recovers=True, fault=f"checkpoint {how}") for how in DAMAGES for engine in WORKERS),
 )
 
 
@@ -235,7 +236,10 @@ def _reached(result: Result, log: Path, traces: Aftermath, epoch: int) -> bool:
 def _said(result: Result, code: int, text: str) -> str:
     if result.victim == "client" and code < 0:
         return "killed"
-    if code == 0 and "counted right" in text:
+    if code == NOTHING_SAVED:
+        return "nobody to kill"
+    expected = [line.removeprefix(EXPECTED) for line in text.splitlines() if line.startswith(EXPECTED)]
+    if code == 0 and "counted right" in text and all(text.count(each) > 1 for each in expected):
         return "right"
     last = (text.strip().splitlines() or [""])[-1]
     promised = (

@@ -1,7 +1,7 @@
 """The faults of benchmarks/chaos.py: what a run needs before it starts, and what then happens to one of its processes.
 
 Links are those of emulated hosts; file systems are small ones of a mount namespace. `python benchmarks/disturbances.py
-FILE` flips a bit in the midst of FILE.
+RUN_DIR HOW` damages the newest checkpoint of a run, and prints what the resumed run must then print.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -27,10 +28,12 @@ HEALS_S, STALLS_S = 5.0, 20.0
 HOUR_S = 3600
 CLUSTER = "step: 5 ms\nlink: {bandwidth: 100 Mbit/s}\nnodes: [{name: node, count: 2}]\n"
 MOUNTED = 'set -e; mount --make-rprivate /; mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; exec "$@"'
+CHECKPOINTS, TO_FALL_BACK = "fit-*-epoch-*.ckpt", 2  # the newest, and the one before it
+NOTHING_SAVED = 9  # exit code: the run had ended, so there was no checkpoint to damage
+EXPECTED = "expected: "  # begins a line; the run must print the rest of it, too
 RESUMED = """
-"$@"; cd "$RUN"
-for file in $(ls -t fit-*-epoch-*.ckpt | head -n 1); do "$PYTHON" "$FLIP" "$file"; done
-exec "$PYTHON" -m "$ENGINE" run --resume "$RUN"
+"$@"
+"$PYTHON" "$DAMAGE" "$RUN" "$HOW" && exec "$PYTHON" -m "$ENGINE" run --resume "$RUN"
 """
 
 
@@ -66,9 +69,9 @@ def small_memory(traces: Aftermath, engine: str) -> Prepared:
     return Prepared(_mounted("64m", Path("/dev/shm")))
 
 
-def resumed(traces: Aftermath, engine: str) -> Prepared:
+def resumed(how: str, traces: Aftermath, engine: str) -> Prepared:
     run = _folder(traces, "run")
-    env = {"RUN": str(run), "PYTHON": sys.executable, "FLIP": __file__, "ENGINE": engine}
+    env = {"RUN": str(run), "PYTHON": sys.executable, "DAMAGE": __file__, "HOW": how, "ENGINE": engine}
     return Prepared(["sh", "-c", RESUMED, "sh"], ("-np", "2", "--run-dir", str(run)), env)
 
 
@@ -90,6 +93,16 @@ def await_mpi_init(victim: psutil.Process, traces: Aftermath) -> float:
 
 def kill(victim: psutil.Process, traces: Aftermath) -> None:
     victim.kill()
+
+
+def kill_when_saved(victim: psutil.Process, traces: Aftermath) -> float:
+    """Kill the command once it has a checkpoint and the one before it; return the seconds until then."""
+    start = time.monotonic()
+    while victim.is_running() and len(list(_folder(traces, "run").glob(CHECKPOINTS))) < TO_FALL_BACK:
+        time.sleep(0.02)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        victim.kill()
+    return time.monotonic() - start
 
 
 def cut(victim: psutil.Process, traces: Aftermath) -> None:
@@ -146,7 +159,8 @@ DISTURBANCES = {
     "host stopped for 20 s": Disturbance(hosts, stall),
     "--run-dir full": Disturbance(small_disk, fill_disk),
     "/dev/shm full": Disturbance(small_memory, fill_memory),
-    "checkpoint damaged": Disturbance(resumed, kill),
+    "checkpoint damaged": Disturbance(partial(resumed, "flip"), kill_when_saved),
+    "checkpoint cut short": Disturbance(partial(resumed, "cut"), kill_when_saved),
     "clock jumps by +1 h": Disturbance(jumping_clock, ahead),
     "clock jumps by -1 h": Disturbance(jumping_clock, back),
 }
@@ -192,12 +206,21 @@ def _fill(victim: psutil.Process, directory: Path) -> None:
             file.write(bytes(4096))
 
 
-def flip(file: Path) -> None:
-    """Flip a bit in the midst of a file."""
-    data = bytearray(file.read_bytes())
+def damage(run: Path, how: str) -> int:
+    """Flip a bit in the midst of the newest checkpoint, or cut it in half; return the exit code."""
+    saved = sorted(run.glob(CHECKPOINTS))
+    if len(saved) < TO_FALL_BACK:
+        return NOTHING_SAVED
+    before, newest = saved[-TO_FALL_BACK:]
+    data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    newest.write_bytes(data if how == "flip" else data[: len(data) // 2])
+    epoch = int(before.stem.rpartition("-")[2])
+    print(
+        f"{EXPECTED}{newest.name} is damaged: \n{EXPECTED}fit 1 continues from the end of epoch {epoch} of ", flush=True
+    )
+    return 0
 
 
 if __name__ == "__main__":
-    flip(Path(sys.argv[1]))
+    sys.exit(damage(Path(sys.argv[1]), sys.argv[2]))

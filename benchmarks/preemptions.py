@@ -2,7 +2,8 @@
 
     python benchmarks/preemptions.py --runs 50 --out preemptions.jsonl                    # of each engine
     python benchmarks/preemptions.py --runs 25 --moments epochs --out preemptions.jsonl   # once the first epoch begins
-    python benchmarks/preemptions.py --runs 50 --kind replica --out preemptions.jsonl     # scripts with their own loop
+    python benchmarks/preemptions.py --runs 50 --kind replica --out preemptions.jsonl     # a script with its own loop
+    python benchmarks/preemptions.py --runs 50 --kind traced --out preemptions.jsonl      # and long traces
 
 The moment lies between the start of the command (or of its first epoch) and its end. A third of the runs get SIGTERM,
 a third SIGUSR1, and a third SIGTERM in all their processes at once, as Slurm sends it. A `fit` has --run-dir: a run
@@ -37,6 +38,8 @@ SCRIPTS = {
     ("fit", "nfdt"): ("counts.py", "12"),
     ("replica", "hfdt"): ("counts_loop.py", "12"),
     ("replica", "nfdt"): ("counts_loop.py", "12"),
+    ("traced", "hfdt"): ("counts_loop.py", "4", "1000"),
+    ("traced", "nfdt"): ("counts_loop.py", "4", "1000"),
 }
 MOMENTS = ("any", "epochs")
 HOW = ("SIGTERM", "SIGUSR1", "SIGTERM to all")

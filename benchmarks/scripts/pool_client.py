@@ -1,6 +1,6 @@
-"""A client of benchmarks/pool.py: does jobs in turn, as they are to go. `pool_client.py ADDRESS DIRECTORY NUMBER JOBS`.
+"""A client of benchmarks/pool.py: does jobs in turn, as they are to go. `pool_client.py ADDRESS DIRECTORY USER JOBS`.
 
-JOBS is JSON. The recorded job is in DIRECTORY/job, the token in FDT_TOKEN.
+JOBS is JSON. The recorded job is in DIRECTORY/job, the user's certificate in DIRECTORY/certs, the token in FDT_TOKEN.
 """
 
 import json
@@ -16,40 +16,58 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # so that it runs from a checkout that is not installed
 from fdt.errors import UserError
 from fdt.rpc.session_pb2 import Command, Epoch, Finish, JobRequest, Setup
+from fdt.security.auth import TlsIdentity
 from fdt.service.client import TrainingClient
 from fdt.supervise.outcome import blobs_in
 
+faults = 0  # losses of the current job that were made good
 
-def client(address: str, directory: str, number: str, jobs: str) -> int:
+
+def client(address: str, directory: str, user: str, jobs: str) -> int:
     """Do the jobs in turn, and print a JSON line for each that ends."""
+    global faults
     setup, contents = pickle.loads(Path(directory, "job").read_bytes())
+    identity = identity_of(Path(directory), user)
     for job in json.loads(jobs):
-        started = time.monotonic()
+        started, faults = time.monotonic(), 0
         print(json.dumps({"job": job["id"], "begins": True}), flush=True)
         try:
-            loss = do(address, Setup.FromString(setup), contents, job, random.Random(f"{number} {job['id']}"))
-            said = {"loss": loss}
+            loss = do((address, identity), Setup.FromString(setup), contents, job, random.Random(job["id"]))
+            said = {"loss": loss, "faults": faults}
         except UserError as error:
             said = {"error": str(error)}
         print(json.dumps({"job": job["id"], **said, "seconds": time.monotonic() - started}), flush=True)
     return 0
 
 
-def do(address: str, setup: Setup, contents: dict[str, bytes], job: dict[str, Any], chance: random.Random) -> float:
+def identity_of(directory: Path, user: str) -> TlsIdentity:
+    certs = directory / "certs"
+    return TlsIdentity.read(certs / f"{user}.pem", certs / f"{user}.key", certs / "ca.pem")
+
+
+def do(
+    server: tuple[str, TlsIdentity],
+    setup: Setup,
+    contents: dict[str, bytes],
+    job: dict[str, Any],
+    chance: random.Random,
+) -> float:
     """Do one job; return its last loss. Raises UserError where it fails."""
-    how = job["how"]
-    request = JobRequest(workers=job["slots"], name=f"{job['id']} {how}")
+    how, (address, identity) = job["how"], server
+    request = JobRequest(workers=job["slots"], name=f"{job['id']} {how}", priority=job["priority"])
     if how == "too many slots":
         request.workers = 99
     if how == "no such priority":
         request.priority = 77
-    talk = TrainingClient(address, "wrong" if how == "wrong token" else os.environ["FDT_TOKEN"], request=request)
+    token = "wrong" if how == "wrong token" else os.environ["FDT_TOKEN"]
+    talk = TrainingClient(address, token, identity, request)
     if how == "not a program":
         contents = {name: chance.randbytes(len(data)) for name, data in contents.items()}
     put = [(ref, talk.blobs.put(contents[ref.id])) for ref in blobs_in(setup) if ref.id]
     for ref, new in put if how != "no blobs" else ():
         ref.CopyFrom(new)
     setup.job.id = str(job["id"])
+    setup.job.options["restarts"] = str(job["restarts"])
     conversation = talk.train()
     try:
         return converse(conversation, talk, setup, how, chance)
@@ -72,9 +90,11 @@ def converse(conversation: Any, talk: TrainingClient, setup: Setup, how: str, ch
     if how == "killed" and not in_training:  # most of these still wait
         signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.01, 20))
     send(epoch=Epoch()) if how == "an epoch first" else send(setup=setup)
+    global faults
     loss, epoch = float("nan"), 0
     for event in conversation.events():
         kind = event.WhichOneof("kind")
+        faults += kind == "fault"
         if kind == "failed":
             raise UserError(event.failed.message)
         if kind == "finished":

@@ -35,7 +35,7 @@ SCRIPT, CLIENT = SCRIPTS / "pool_fit.py", SCRIPTS / "pool_client.py"
 KINDS = {"right": 72, "slow": 8, "killed": 10, "cancelled by the client": 4, "malformed": 6}  # in 100 jobs
 NOT_JOBS = ("no blobs", "not a program", "too many slots", "no such priority", "an epoch first", "wrong token")
 ABOVE_0 = "a priority above 0"  # malformed, unless the user is an administrator
-TOLERANCE, ASYNCHRONOUS = 1e-5, 0.1  # of the last loss; of NFDT's on two workers
+TOLERANCE, ASYNCHRONOUS = 1e-5, 0.5  # of the last loss; of NFDT's on two workers, whose steps are one update late
 LOST = "was lost: signal 9"
 LONG_MIN = 5.0  # a shorter run says nothing of a leak
 

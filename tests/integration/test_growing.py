@@ -30,7 +30,7 @@ def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
     finds.write_text(f"#!/bin/sh\ncat {listed}\n")
     finds.chmod(0o755)
     go.touch()
-    options = ["--host-discovery-script", finds, "--max-np", "2", "--join-at", "0", "--log-dir", logs]
+    options = ["--host-discovery-script", finds, "--max-np", "3", "--join-at", "0", "--log-dir", logs]
     with subprocess.Popen(
         [*HFDT, "run", *options, SCRIPT, go], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as run:
@@ -39,25 +39,31 @@ def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
             listed.write_text("localhost:2\n")
             read_until(run.stdout, "1 slot of localhost joined; .* with -np 2 instead of 1")
             read_until(run.stdout, "^epoch")
+            listed.write_text("localhost:3\n")
+            read_until(run.stdout, "1 slot of localhost joined; .* with -np 3 instead of 2")
+            read_until(run.stdout, "^epoch")
             address, token = (logs / "join.address").read_text().strip(), logs / "join.token"
             call = [*HFDT, "join", address, "--token-file", token]
             with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as join:
                 try:
                     read_until(join.stderr, "may use 1 slot of this machine")
-                    listed.write_text("localhost:1\n")  # two slots are left, so nothing changes
+                    listed.write_text("localhost:2\n")  # three slots are left, so nothing changes
                     read_until(run.stdout, "^epoch")
                     join.send_signal(signal.SIGINT)
                     assert LEFT in join.stderr.read()
                 finally:
                     join.kill()
-            left = read_until(run.stdout, "1 slot of localhost left; .* with -np 1 instead of 2")
+            left = read_until(run.stdout, "1 slot of localhost left; .* with -np 2 instead of 3")
             assert "joined" not in left
+            read_until(run.stdout, "^epoch")
+            listed.write_text("localhost:1\n")
+            read_until(run.stdout, "1 slot of localhost left; .* with -np 1 instead of 2")
             read_until(run.stdout, "^epoch")
             go.unlink()
             rest = run.stdout.read()
         finally:
             run.kill()
     assert run.returncode == 0, rest
-    assert re.search("hfdt: joined: +localhost:1 joined, localhost:1 left", rest)
+    assert re.search(r"hfdt: joined: +(localhost:1 joined,\s+){2}localhost:1 left,\s+localhost:1 left", rest), rest
     weights, history = (float(re.search(f"{what}: (.*)", rest)[1]) for what in ("weights", "history"))
     assert weights < 1e-5 and history < 1e-5, rest

@@ -68,10 +68,14 @@ class Weights:
 
 @dataclass(frozen=True)
 class EpochOver:
-    """To a worker: the epoch has no more batches. The worker reports, then asks again."""
+    """To a worker: the epoch has no more batches. The worker reports, then asks again.
+
+    `generation` is the number of restorations of the servers so far, as a stream knows it.
+    """
 
     worker: int
     epoch: int
+    generation: int = 0
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class GrpcChannel:
                 return self._receive(answer.weights)
         if kind == "epoch_over":
             self._hello.heard = answer.epoch_over.epoch + 1
-            return EpochOver(self._hello.worker, answer.epoch_over.epoch)
+            return EpochOver(self._hello.worker, answer.epoch_over.epoch, self._generation)
         return Release(self._hello.worker) if kind == "released" else None
 
     def close(self) -> None:

@@ -100,8 +100,8 @@ class WorkerJob:
         self._tally = EpochCounters(trainable, member.rank == 0)
         self._moved_before, self._moved_at_epoch, self._moved_at_report = moved, moved, moved
         self._computing = threading.Lock()
-        self._together = threading.Barrier(self._lanes, self._report_epoch)
-        self._over, self._counted, self._reported = 0, -1, 0.0  # the epoch that ended last, the counted one; a time
+        self._all_ended, self._ends = threading.Condition(), dict.fromkeys(range(self._lanes), (0, -1))
+        self._counted, self._reported = -1, 0.0  # the epoch of the counters; a time
         self._lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         self._threads: list[threading.Thread] = []
         self._finishing = False
@@ -140,8 +140,7 @@ class WorkerJob:
     def _next(self, lane: int, batches: BatchReader, pulled: list[Weights] | EpochOver) -> Pulled:
         channels = self._channels[lane]
         if isinstance(pulled, EpochOver):
-            self._over = pulled.epoch
-            self._together.wait()
+            self._end(lane, pulled)
             return channels.ask()
         weights = pulled[0]
         self._count(weights.epoch)
@@ -153,6 +152,19 @@ class WorkerJob:
         answer = channels.push(self._train(lane, pulled, given))
         self._tally.add_staleness(answer)
         return answer
+
+    def _end(self, lane: int, over: EpochOver) -> None:
+        """Report an epoch when every lane has its end; wait until then, or until a restored server answers a lane.
+
+        Restored servers send ends again to all lanes, of which some may have had none before.
+        """
+        end = over.generation, over.epoch
+        with self._all_ended:
+            self._ends[lane] = end
+            if min(self._ends.values()) == end:
+                self._report_epoch(over.epoch)
+            self._all_ended.notify_all()
+            self._all_ended.wait_for(lambda: min(self._ends.values()) >= end or max(self._ends.values())[0] > end[0])
 
     def _count(self, epoch: int) -> None:
         """Start to count `epoch`. One that restored servers repeat is counted on, whether it was reported or not."""
@@ -197,13 +209,13 @@ class WorkerJob:
         progress.busy_seconds, progress.staleness = tally.busy, tally.staleness
         self._send(Event(progress=progress))
 
-    def _report_epoch(self) -> None:
-        """Report the epoch. One lane calls this while the others wait."""
-        self._count(self._over)
+    def _report_epoch(self, epoch: int) -> None:
+        """Report the epoch."""
+        self._count(epoch)
         tally, before = self._tally, self._moved_at_epoch
         self._moved_at_report = sent, received = self.moved()
         end = EpochEnd(
-            epoch=self._over,
+            epoch=epoch,
             steps=tally.steps,
             samples=tally.samples,
             metrics=self._member.blobs.put_arrays(tally.metrics()),

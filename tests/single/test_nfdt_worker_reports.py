@@ -46,6 +46,8 @@ class Channel:
         self.bytes_sent += 1
         if isinstance(said, int):
             return EpochOver(0, said)
+        if isinstance(said, EpochOver):
+            return said
         part, (epoch, batch) = self._part, said
         behind = len(part.trainable) + len(part.others)
         positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
@@ -53,8 +55,8 @@ class Channel:
         return Weights(positions, tensors, epoch, (batch,))
 
 
-def trained(directory, script, x=X, **options):
-    """Worker 0 by such a script.
+def trained(directory, script, x=X, second=(), **options):
+    """Worker 0 by such a script; `second` is that of its second lane.
 
     Returns:
         Its reports (epoch, steps, samples, samples by the metric's state, bytes sent), and what it pushed.
@@ -71,12 +73,13 @@ def trained(directory, script, x=X, **options):
     trainable, member = Trainable(flavor, model), SimpleNamespace(rank=0, size=1, blobs=blobs)
 
     def channels(worker, steps, owned):
-        return [Channel(script, owned[0].part)]
+        return [Channel(second if worker else script, owned[0].part)]
 
     job = WorkerJob(spec, trainable, GradientStep(trainable), channels, 1, member, sent.append, errors.append)
     job.start()
     for thread in job._threads:
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive(), "a lane waits for another in vain"
     assert not errors
     ends = [event.epoch_end for event in sent if event.HasField("epoch_end")]
     counts = [(e.epoch, e.steps, e.samples, float(blobs.get_arrays(e.metrics)[-1]), e.bytes_sent) for e in ends]
@@ -113,3 +116,12 @@ def test_a_push_that_is_left_out_has_no_tensors(tmp_path):
         (True, 0, (2,)),
     ]
     assert counts == [(0, 2, 8, 8, 4)]
+
+
+def test_lanes_wait_for_one_another_where_restored_servers_end_an_epoch_again(tmp_path):
+    """One lane has the first end of epoch 0, the other has not, and both get the second one."""
+    again = EpochOver(0, 0, 1)
+    end = EpochOver(0, 1, 1)
+    first, second = [(0, 0), 0, again, (1, 0), end], [(0, 1), again, (1, 1), end]
+    counts, _ = trained(tmp_path, first, second=second, overlap="on")
+    assert {count[0]: count[1:4] for count in counts} == {0: (2, 8, 8), 1: (2, 8, 8)}, "the last report of each epoch"

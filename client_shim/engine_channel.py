@@ -37,6 +37,10 @@ class BatchFeeder(Protocol):
         """Allow batches of `wanted.epoch` with an index below `wanted.up_to` to be sent."""
         ...
 
+    def finish_epoch(self, epoch: int) -> None:
+        """Wait until the epoch is drawn to its end, if workers asked for all of it."""
+        ...
+
     def stop(self) -> None:
         """End the feeder. Raises the error that the script's own data raised, if any."""
         ...

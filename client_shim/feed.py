@@ -4,6 +4,7 @@ Keras's own epoch loop defines an epoch (workers, queues, on_epoch_end, steps_pe
 Its batches go to shared memory instead of a training step.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -43,11 +44,22 @@ class Feeder:
         blobs: The shared memory that the batches are written to.
         job: The job's id.
         first: Number of the first epoch to send; batches of earlier epochs are drawn and discarded.
+        steps: Steps of an epoch; None: the workers read to its end.
     """
 
-    def __init__(self, name: str, epochs: Epochs, talk: FeedChannel, blobs: Blobs, job: str, first: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        epochs: Epochs,
+        talk: FeedChannel,
+        blobs: Blobs,
+        job: str,
+        first: int = 0,
+        steps: int | None = None,
+    ) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
-        self._first = first
+        self._first, self._steps = first, steps
+        self._over = -1.0  # the last epoch that was drawn to its end; infinite: the thread has ended
         self._allowed: dict[int, int] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -62,6 +74,15 @@ class Feeder:
             with self._changed:
                 self._allowed[wanted.epoch] = max(self._allowed.get(wanted.epoch, 0), wanted.up_to)
                 self._changed.notify_all()
+
+    def finish_epoch(self, epoch: int) -> None:
+        """Wait until the epoch is drawn to its end, if workers asked for all of it.
+
+        Keras calls `on_epoch_end` of the script's data before that of the callbacks.
+        """
+        with self._changed:
+            if self._steps is not None and self._allowed.get(epoch, 0) > self._steps:
+                self._changed.wait_for(lambda: self._over >= epoch)
 
     def stop(self) -> None:
         """End the thread and drop the last batches it sent.
@@ -86,6 +107,8 @@ class Feeder:
         except BaseException as error:  # noqa: BLE001 - the script's own error; `stop` raises it in the script's thread
             self._error = error
             self._talk.cancel()
+        finally:
+            self._drawn(math.inf)
 
     def _send_epoch(self, epoch: int, batches: Iterator[Any]) -> bool:
         if epoch < self._first:
@@ -95,6 +118,7 @@ class Feeder:
             batch = next(batches, None)
             if batch is None:
                 self._send(FeedBatch(name=self._name, epoch=epoch, index=index, end=True))
+                self._drawn(epoch)
                 return True
             structure, leaves = flatten(_arrays(batch))
             ref = self._blobs.put_arrays(leaves)
@@ -103,6 +127,11 @@ class Feeder:
             self._send(FeedBatch(name=self._name, epoch=epoch, index=index, arrays=ref, structure=structure))
             index += 1
         return False
+
+    def _drawn(self, epoch: float) -> None:
+        with self._changed:
+            self._over = epoch
+            self._changed.notify_all()
 
     def _may_send(self, epoch: int, index: int) -> bool:
         with self._changed:

@@ -166,6 +166,8 @@ class Remote:
 
     def _take_epoch(self, done: pb.EpochEnd) -> dict[str, Any]:
         self._running, self._ended = False, True
+        if self._feeder is not None:
+            self._feeder.finish_epoch(done.epoch)
         self._extra = dict(done.extra)
         self._load(done.state, done.metrics)
         return self._logs(done)

@@ -70,7 +70,8 @@ class Captured:
             return None
         from client_shim.feed import Feeder
 
-        return Feeder(FEED, self.feed.epochs, talk, blobs, job, first)
+        assert isinstance(self.train, FeedData)
+        return Feeder(FEED, self.feed.epochs, talk, blobs, job, first, max(self.train.steps, 0) or None)
 
 
 @dataclass(frozen=True)

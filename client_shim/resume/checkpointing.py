@@ -58,6 +58,7 @@ class FitCheckpoints:
         self._midst: Saved | None = None  # a commit within the first epoch to train
         self.seed = 0
         self.saved: Saved | None = None
+        self._over: int | None = None  # epochs that are trained; None: none by this process
 
     def look(self, blobs: Any, seed: int) -> None:
         """Find and load what was saved. Raises CaptureError if the script's `fit` differs from the saved one."""
@@ -199,7 +200,8 @@ class FitCheckpoints:
     # -- saving -------------------------------------------------------------------------------------------------------
     def epoch_over(self, epoch: int) -> None:
         """Save, while the next epoch trains."""
-        self._save(epoch + 1, done=False)
+        self._over = epoch + 1
+        self._save(self._over, done=False)
 
     def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
         """Save a commit within an epoch, as the ranks have it; the callbacks' states are those of the epoch's start."""
@@ -217,7 +219,7 @@ class FitCheckpoints:
 
     def finished(self) -> None:
         """Save the finished `fit` and wait until it is written."""
-        self._save(self.first, done=True)
+        self._save(self.first if self._over is None else self._over, done=True)
         self.wait()
 
     def wait(self) -> None:

@@ -11,6 +11,7 @@ because the iterators that it makes itself must not count.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import cloudpickle
@@ -98,7 +99,7 @@ class GraphSource:
         self, key: tuple[int, int] | None, build: Callable[[], Dataset], decorate: Callable[[Dataset], Dataset]
     ) -> "_PassReader":
         if key not in self._walkers:
-            passes = _Passes(build, self._iterators_before, self._caches)
+            passes = _Passes(build, self._iterators_before, self._caches, self._take)
             kind = _LongPassReader if self._goes_on else _PassReader
             self._walkers[key] = kind(passes, decorate, self._take, self._first, again=self._again)
         return self._walkers[key]
@@ -146,10 +147,11 @@ class _Passes:
         build: Builds the pipeline.
         before: Returns the number of iterators that are made before that of a pass; passes count from 0.
         caches: Whether the pipeline keeps the elements of the first pass that is read.
+        take: The batches that are read of a pass; 0: all.
     """
 
-    def __init__(self, build: Callable[[], Dataset], before: Callable[[int], int], caches: bool) -> None:
-        self._build, self._before, self._caches = build, before, caches
+    def __init__(self, build: Callable[[], Dataset], before: Callable[[int], int], caches: bool, take: int) -> None:
+        self._build, self._before, self._caches, self._take = build, before, caches, take
         self._dataset, self._made = build(), 0
 
     def dataset(self, number: int) -> Dataset:
@@ -160,7 +162,7 @@ class _Passes:
         for made in range(self._made, wanted):
             missed = iter(self._dataset)
             if self._caches and made == self._before(0):
-                _drain(missed)  # the cache keeps the order of pass 0
+                _drain(islice(missed, self._take or None))  # the cache keeps the order of pass 0
         self._made = wanted + 1
         return self._dataset
 

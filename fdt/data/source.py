@@ -27,7 +27,7 @@ class SinglePass(dataset_ops.UnaryUnchangedStructureDataset):
         self._one: Any = None
 
     def __iter__(self) -> Any:
-        self._one = self._one or super().__iter__()
+        self._one = self._one or iter(self._input_dataset)
         return self._one
 
 

@@ -155,6 +155,8 @@ class ReadAheadStream(MessageStream):
             self._messages.put(lost)
         except (OSError, ValueError):  # this side has closed the socket
             self._messages.put(ConnectionLost())
+        except Exception as error:  # noqa: BLE001 - such as MemoryError; rank 0 would wait for ever
+            self._messages.put(ConnectionLost(f"its message cannot be read: {error!r}"))
 
     def _received(self) -> bytes:
         with self._lock:

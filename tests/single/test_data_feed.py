@@ -91,6 +91,27 @@ def test_a_py_dataset_is_drawn_as_keras_draws_it(blobs):
     assert sequence.ended == 1 + 2  # Keras's fit resets its loop before it begins
 
 
+def test_an_epoch_is_over_when_the_scripts_data_have_seen_its_end(blobs):
+    go_on = threading.Event()
+
+    class Slow(Sequence):
+        def on_epoch_end(self):
+            assert self.ended == 0 or go_on.wait(60)  # the first call is that of Keras's reset
+            super().on_epoch_end()
+
+    sequence = Slow()
+    line = Line(blobs, capture_data("keras", blobs, sequence, shuffle=False))
+    assert line.sources[0].count(0) == 4
+    line.feeder.finish_epoch(0)  # the workers have not asked for all of it
+    batches = iter(line.sources[0].slices(0, 0, 1))  # kept: the end of an iterator may wait for the end of the epoch
+    for _ in range(4):
+        next(batches)
+    threading.Timer(0.2, go_on.set).start()
+    line.feeder.finish_epoch(0)
+    assert sequence.ended == 2
+    line.feeder.stop()
+
+
 def test_workers_of_a_py_dataset_are_keras_own(blobs):
     line = Line(blobs, capture_data("keras", blobs, Sequence(workers=2), shuffle=False))
     assert firsts(line.sources[0], 0) == [0, 9, 18, 27]

@@ -181,6 +181,12 @@ def test_a_seeded_shuffle_keeps_the_order_of_the_scripts_fit_also_after_a_restar
         assert labels(opened(blobs, make(), **options), epoch) == order, "a worker that was started anew"
 
 
+def test_validation_of_a_later_epoch_reads_no_more_of_a_cached_pass_than_is_used(blobs):
+    data = capture_data("keras", blobs, tf.data.Dataset.range(8).batch(4).cache().repeat()).train  # without end
+    source = open_source(data, FitArguments(validation_steps=3, epochs=4), blobs, 0, training=False)
+    assert [batch.numpy().tolist() for batch, _ in source.slices(2, 0, 1)] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize(
     "dataset",
     [

@@ -133,6 +133,7 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(keras, client, tmp_path):
     same(found, expected)
     assert (tmp_path / "found.csv").read_text() == (tmp_path / "expected.csv").read_text()
     assert len(client.jobs) == trained + 1, "the first fit was finished"
+    assert RunDir.load(again, 1, Saved.check)[0][0]["epoch"] == 2, "of which a feed draws the batches again"
     assert any("fit 1 has ended before" in line for line in notes)
     assert any("fit 2 continues from the end of epoch 2 of 6" in line for line in notes)
     assert any("Own: file cannot be saved" in line for line in notes), "what could not be saved is said"

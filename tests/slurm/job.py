@@ -67,11 +67,14 @@ class Job:
         until(found, seconds, self.said)
 
     def starts_again(self) -> None:
-        """Slurm has it in its queue; it begins now, and not after two minutes."""
+        """Slurm has it in its queue; it begins in two seconds, and not after two minutes.
+
+        In the second in which its nodes are free again, slurmd refuses it: "Job credential revoked".
+        """
         until(lambda: self.field("JobState") == "PENDING", 120, self.said)
-        until(lambda: not self._slurm.left(), 60, self._slurm.left)  # it is pending at once, and ends only then
+        until(lambda: not self._slurm.left() and self._slurm.idle(), 60, self._slurm.left)  # it ends only then
         self.go.touch()
-        self._slurm.slurm("scontrol", "update", f"JobId={self.id}", "StartTime=now")
+        self._slurm.slurm("scontrol", "update", f"JobId={self.id}", "StartTime=now+2")
 
     def ended(self, seconds: float = 200) -> str:
         """Its state at its end."""

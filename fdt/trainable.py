@@ -61,11 +61,14 @@ class Trainable:
         self.flavor.write(self.metrics, arrays)
 
     def load(self, state: State, blobs: Blobs) -> None:
-        """Assign the groups that `state` has. No blob is dropped."""
-        if state.model.id:
-            self.write_model(blobs.get_arrays(state.model))
-        if state.optimizer.id:
-            self.write_optimizer(blobs.get_arrays(state.optimizer))
+        """Assign the groups that `state` has, except what is LEFT_OUT. No blob is dropped."""
+        model = [*self.trainable, *self.non_trainable]
+        for ref, variables in ((state.model, model), (state.optimizer, self.optimizer)):
+            if ref.id:
+                arrays = blobs.get_arrays(ref)
+                left_out = {i for i, array in enumerate(arrays) if array.dtype == object and array.shape == (0,)}
+                given = [v for i, v in enumerate(variables) if i not in left_out]
+                self.flavor.write(given, [a for i, a in enumerate(arrays) if i not in left_out])
 
     def layout(self) -> dict[str, list[list[Any]]]:
         """Return shape, dtype and name of every variable by group, as JSON. Shapes and dtypes are equal everywhere."""
@@ -107,8 +110,3 @@ def _describe(variable: Any) -> list[Any]:
 def change(now: Array, start: Array) -> Array:
     """Return the change of a metric's state. A flag keeps its value: the sum of flags over workers is a logical or."""
     return now if now.dtype == bool else now - start
-
-
-def is_left_out(array: Array) -> bool:
-    """Return whether a received array is LEFT_OUT."""
-    return array.dtype == object and array.shape == (0,)

@@ -44,9 +44,7 @@ class GraphSource:
         self._divided_rows = data.divided_rows
         self._first, self._take = first, steps
         self._goes_on = bool(steps) and boundary is not EpochBoundary.ANEW
-        self._again = boundary is EpochBoundary.SHORT
         self._plan = Epochs(data.cardinality, steps, first, boundary=boundary) if data.cardinality >= 0 else None
-        self._known = data.cardinality >= 0
         self._boundary = boundary
         self._caches = b"CacheDataset" in self._parts.graph
         self._walkers: dict[tuple[int, int] | None, _PassReader] = {}  # by (rank, size); None: for readers
@@ -101,7 +99,9 @@ class GraphSource:
         if key not in self._walkers:
             passes = _Passes(build, self._iterators_before, self._caches, self._take)
             kind = _LongPassReader if self._goes_on else _PassReader
-            self._walkers[key] = kind(passes, decorate, self._take, self._first, again=self._again)
+            self._walkers[key] = kind(
+                passes, decorate, self._take, self._first, again=self._boundary is EpochBoundary.SHORT
+            )
         return self._walkers[key]
 
     def _iterators_before(self, number: int) -> int:
@@ -114,7 +114,7 @@ class GraphSource:
             return number
         if self._boundary is EpochBoundary.JOINED:
             return number + 1
-        return 2 * number if self._known else number
+        return 2 * number if self._plan is not None else number
 
     def _whole(self) -> Dataset:
         """Return the dataset of whole batches."""

@@ -173,7 +173,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
     def kill(self, role: str, rank: int) -> None:
         """Kill a member's process with SIGKILL, even if it is stopped. On another host only its launcher can end it."""
         attached = self.attached.get((role, rank))
-        if attached is not None and attached.host == socket.gethostname():
+        if attached is not None and not self.is_remote(role, rank):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(attached.pid, signal.SIGKILL)
 

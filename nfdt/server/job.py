@@ -23,7 +23,7 @@ from fdt.job import BatchHooks, FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event, StepEnd
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
-from fdt.trainable import Trainable, is_left_out
+from fdt.trainable import Trainable
 from fdt.typing import Array
 from nfdt import compressors
 from nfdt.algorithm import AsyncAlgorithm
@@ -80,10 +80,7 @@ class ServedJob:
     def load(self, changed: State) -> None:
         """Write the state that the client's callbacks changed, and drop the blob if this server reads it last."""
         if changed.model.id or changed.optimizer.id:
-            for ref, group in zip((changed.model, changed.optimizer), self.groups, strict=False):
-                pairs = zip(group, self.blobs.get_arrays(ref), strict=True) if ref.id else ()
-                given = [(v, a) for v, a in pairs if not is_left_out(a)]
-                self.trainable.flavor.write([v for v, _ in given], [a for _, a in given])
+            self.trainable.load(changed, self.blobs)
             self.applier.refresh()
             self.loads += 1
 

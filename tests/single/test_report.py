@@ -207,22 +207,24 @@ def test_summary_of_one_worker_whose_computing_time_is_not_measured(capsys):
     assert "computing" not in err
 
 
-def test_summary_names_each_algorithm_once(capsys):
-    summary = Summary("nfdt", 2, "", clock=Clock())
-    for algorithm in ("ddc_asgd", "asgd", "ddc_asgd", ""):
-        summary.event(Event(ready=Ready(algorithm=algorithm)))
-        summary.event(epoch_end())
-    summary.close()
-    assert "nfdt: algorithm:   ddc_asgd, asgd\n" in capsys.readouterr().err
-
-
-def test_summary_says_what_was_chosen_in_each_fit_once(capsys):
+@pytest.mark.parametrize(
+    ("field", "given", "line"),
+    [
+        ("algorithm", ("ddc_asgd", "asgd", "ddc_asgd", ""), "algorithm:   ddc_asgd, asgd"),
+        (
+            "why_chosen",
+            ("buckets of 8 MB (link)", "", "fp16 (a step)", "buckets of 8 MB (link)"),
+            "chosen:      buckets of 8 MB (link); fp16 (a step)",
+        ),
+    ],
+)
+def test_summary_says_once_what_several_fits_say(capsys, field, given, line):
     summary = Summary("hfdt", 2, "", clock=Clock())
-    for why in ("buckets of 8 MB (link)", "", "fp16 (a step)", "buckets of 8 MB (link)"):
-        summary.event(Event(ready=Ready(why_chosen=why)))
+    for text in given:
+        summary.event(Event(ready=Ready(**{field: text})))
         summary.event(epoch_end())
     summary.close()
-    assert "hfdt: chosen:      buckets of 8 MB (link); fp16 (a step)\n" in capsys.readouterr().err
+    assert f"hfdt: {line}\n" in capsys.readouterr().err
 
 
 def test_summary_of_nothing_and_of_an_error_is_nothing(capsys):

@@ -51,24 +51,27 @@ class Trainable:
         return self.flavor.read(self.metrics)
 
     def write_model(self, arrays: list[Array]) -> None:
-        """Assign the values. Raises CaptureError that names the variable that does not fit."""
-        self.flavor.write([*self.trainable, *self.non_trainable], arrays)
+        """Assign the values that are not LEFT_OUT. Raises CaptureError that names the variable that does not fit."""
+        self._write([*self.trainable, *self.non_trainable], arrays)
 
     def write_optimizer(self, arrays: list[Array]) -> None:
-        self.flavor.write(self.optimizer, arrays)
+        """Assign the values that are not LEFT_OUT. Raises CaptureError that names the variable that does not fit."""
+        self._write(self.optimizer, arrays)
 
     def write_metrics(self, arrays: list[Array]) -> None:
         self.flavor.write(self.metrics, arrays)
 
     def load(self, state: State, blobs: Blobs) -> None:
-        """Assign the groups that `state` has, except what is LEFT_OUT. No blob is dropped."""
-        model = [*self.trainable, *self.non_trainable]
-        for ref, variables in ((state.model, model), (state.optimizer, self.optimizer)):
-            if ref.id:
-                arrays = blobs.get_arrays(ref)
-                left_out = {i for i, array in enumerate(arrays) if array.dtype == object and array.shape == (0,)}
-                given = [v for i, v in enumerate(variables) if i not in left_out]
-                self.flavor.write(given, [a for i, a in enumerate(arrays) if i not in left_out])
+        """Assign the groups that `state` has. No blob is dropped."""
+        if state.model.id:
+            self.write_model(blobs.get_arrays(state.model))
+        if state.optimizer.id:
+            self.write_optimizer(blobs.get_arrays(state.optimizer))
+
+    def _write(self, variables: list[Any], arrays: list[Array]) -> None:
+        left_out = {i for i, array in enumerate(arrays) if array.dtype == object and array.shape == (0,)}
+        given = [v for i, v in enumerate(variables) if i not in left_out]
+        self.flavor.write(given, [a for i, a in enumerate(arrays) if i not in left_out])
 
     def layout(self) -> dict[str, list[list[Any]]]:
         """Return shape, dtype and name of every variable by group, as JSON. Shapes and dtypes are equal everywhere."""

@@ -46,6 +46,7 @@ def rank(name: str) -> None:
     import tensorflow as tf
 
     from fdt.keras import flavor_of
+    from fdt.keras.variables import batch_norms
     from fdt.trainable import Trainable
     from hfdt.collectives import choose
     from hfdt.exactness import batchnorm
@@ -61,7 +62,7 @@ def rank(name: str) -> None:
     spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
     flavor_of(made).build(made, spec)
     trainable = Trainable(flavor_of(made), made)
-    with patches("keras"), batchnorm.synchronised(batchnorm.find(made), "keras"):
+    with patches("keras"), batchnorm.synchronised(batch_norms(made), "keras"):
         start, cpu = time.perf_counter(), time.process_time()
         probe = Probe(trainable, StepTerms(comm), batch)
         difference = probe.run(allow_inexact=False).difference

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compat.tensorflow import ag_ctx, api
-from fdt.typing import Optimizer, Variable
+from fdt.typing import Layer, Optimizer, Variable
 
 WRITERS = (  # the methods of tf.Variable that assign
     "assign",
@@ -30,6 +30,22 @@ def tensor_variable(variable: Any) -> tf.Variable:
         if isinstance(inner, tf.Variable):
             return inner
     return variable
+
+
+def batch_norms(model: Any) -> list[Layer]:
+    """Return the model's BatchNorm layers, those of nested models included."""
+    names = {"BatchNormalization", "BatchNormalizationBase"}
+    layers = model._flatten_layers(include_self=False, recursive=True)
+    return [la for la in layers if hasattr(la, "_moments") and names & {c.__name__ for c in type(la).__mro__}]
+
+
+def moving_averages(model: Any) -> dict[int, float]:
+    """Return the decay of each moving average of a BatchNorm layer, by the id of its tf.Variable."""
+    found = {}
+    for layer in batch_norms(model):
+        for variable in (layer.moving_mean, layer.moving_variance):
+            found[id(tensor_variable(variable))] = float(layer.momentum)
+    return found
 
 
 SEED_STRIDE = 1_000_003  # distance between the seeds of ranks, workers or blocks

@@ -22,12 +22,6 @@ from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext
 
 
-def find(model: Any) -> list[Layer]:
-    """Return the model's BatchNorm layers, those of nested models included."""
-    layers = model._flatten_layers(include_self=False, recursive=True)
-    return [layer for layer in layers if _is_batch_norm(layer)]
-
-
 @contextlib.contextmanager
 def synchronised(layers: list[Layer], flavor: str) -> Iterator[None]:
     """Combine the layers' moments over ranks while the context lasts; outside a step they are Keras's own."""
@@ -47,12 +41,6 @@ def synchronised(layers: list[Layer], flavor: str) -> Iterator[None]:
 def variables(layers: list[Layer]) -> list[Any]:
     """Return the variables that synchronised layers assign alike on every rank, which need no averaging."""
     return [v for layer in layers for v in layer.non_trainable_variables]
-
-
-def _is_batch_norm(layer: Layer) -> bool:
-    return any(c.__name__ in ("BatchNormalization", "BatchNormalizationBase") for c in type(layer).__mro__) and hasattr(
-        layer, "_moments"
-    )
 
 
 def _keras_moments(layer: Layer) -> Any:

@@ -15,7 +15,7 @@ from client_shim.script_code import script_parts
 from fdt.blobs import Blobs
 from fdt.job import State, is_on
 from fdt.keras import attribute
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import batch_norms, tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
 from hfdt.exactness.aggregates import agreed
@@ -36,7 +36,7 @@ class Probing:
 
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str], *, synchronised: bool) -> None:
         self._trainable, self._comm = trainable, comm
-        self._layers = batchnorm.find(trainable.model)
+        self._layers = batch_norms(trainable.model)
         self._local = options.get("batch_norm", "sync") == "local" and bool(self._layers)
         self._allow = self._local or is_on(options, "allow_inexact")
         self._synchronised = synchronised and not self._local

@@ -8,7 +8,7 @@ from typing import Any
 from fdt.blobs import Blobs
 from fdt.data.source import SinglePass, in_memory
 from fdt.job import State, is_on
-from fdt.keras.variables import shifted_seed, tensor_variable
+from fdt.keras.variables import batch_norms, shifted_seed, tensor_variable
 from fdt.tensors import numbers
 from fdt.typing import Array
 from hfdt import algorithms
@@ -142,7 +142,7 @@ class RankProgram:
 
     def _terms(self) -> tuple[StepTerms, list[Any], list[str]]:
         trainable = self.trainable
-        found = batchnorm.find(trainable.model)
+        found = batch_norms(trainable.model)
         local = self.options.get("batch_norm", "sync") == "local"
         layers = [] if local else found
         apart = found and (local or not isinstance(self.rule, StepAlgorithm))

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from fdt.rpc import tensor_pb2 as fdt_dot_rpc_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fnfdt/rpc/parameter_server.proto\x12\x08nfdt.rpc\x1a\x14\x66\x64t/rpc/tensor.proto\"}\n\x05Hello\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05steps\x18\x03 \x01(\x12\x12\x11\n\tpush_file\x18\x04 \x01(\t\x12\x11\n\tpull_file\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\x12\r\n\x05heard\x18\x07 \x01(\r\"\x14\n\x04Next\x12\x0c\n\x04pull\x18\x01 \x01(\x04\"\x97\x02\n\x04Push\x12\x0c\n\x04push\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x0e\n\x06\x61\x62sent\x18\x05 \x03(\r\x12\x0f\n\x07\x63hanged\x18\x06 \x03(\r\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x12&\n\x04logs\x18\x08 \x03(\x0b\x32\x18.nfdt.rpc.Push.LogsEntry\x12!\n\x07metrics\x18\t \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x12\n\nnot_finite\x18\n \x01(\x08\x12\x11\n\tlog_names\x18\x0b \x03(\t\x1a+\n\tLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x1a\n\tEndOfData\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\"\x98\x01\n\x08ToServer\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.nfdt.rpc.HelloH\x00\x12\x1e\n\x04next\x18\x02 \x01(\x0b\x32\x0e.nfdt.rpc.NextH\x00\x12\x1e\n\x04push\x18\x03 \x01(\x0b\x32\x0e.nfdt.rpc.PushH\x00\x12\"\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.nfdt.rpc.EndOfDataH\x00\x42\x06\n\x04kind\"4\n\x07Welcome\x12\x15\n\rshared_memory\x18\x01 \x01(\x08\x12\x12\n\ngeneration\x18\x02 \x01(\r\"|\n\x07Weights\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\r\n\x05\x61head\x18\x05 \x03(\x04\x12\x0c\n\x04pull\x18\x06 \x01(\x04\x12\x11\n\tstaleness\x18\x07 \x01(\x04\"\x1a\n\tEpochOver\x12\r\n\x05\x65poch\x18\x01 \x01(\r\"\n\n\x08Released\"\x08\n\x06Staged\"\xd5\x01\n\x08ToWorker\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.nfdt.rpc.WelcomeH\x00\x12$\n\x07weights\x18\x02 \x01(\x0b\x32\x11.nfdt.rpc.WeightsH\x00\x12)\n\nepoch_over\x18\x03 \x01(\x0b\x32\x13.nfdt.rpc.EpochOverH\x00\x12&\n\x08released\x18\x04 \x01(\x0b\x32\x12.nfdt.rpc.ReleasedH\x00\x12\"\n\x06staged\x18\x05 \x01(\x0b\x32\x10.nfdt.rpc.StagedH\x00\x42\x06\n\x04kind\"r\n\x06Logged\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x0c\n\x04push\x18\x03 \x01(\x04\x12\x0b\n\x03tau\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\r\n\x05\x65poch\x18\x07 \x01(\r\"B\n\rFollowRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\x04\x32\x7f\n\x0fParameterServer\x12\x35\n\x07Session\x12\x12.nfdt.rpc.ToServer\x1a\x12.nfdt.rpc.ToWorker(\x01\x30\x01\x12\x35\n\x06\x46ollow\x12\x17.nfdt.rpc.FollowRequest\x1a\x10.nfdt.rpc.Logged0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fnfdt/rpc/parameter_server.proto\x12\x08nfdt.rpc\x1a\x14\x66\x64t/rpc/tensor.proto\"}\n\x05Hello\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05steps\x18\x03 \x01(\x12\x12\x11\n\tpush_file\x18\x04 \x01(\t\x12\x11\n\tpull_file\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\x12\r\n\x05heard\x18\x07 \x01(\r\"\x14\n\x04Next\x12\x0c\n\x04pull\x18\x01 \x01(\x04\"\xa7\x02\n\x04Push\x12\x0c\n\x04push\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x0e\n\x06\x61\x62sent\x18\x05 \x03(\r\x12\x0f\n\x07\x63hanged\x18\x06 \x03(\r\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x12&\n\x04logs\x18\x08 \x03(\x0b\x32\x18.nfdt.rpc.Push.LogsEntry\x12!\n\x07metrics\x18\t \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x12\n\nnot_finite\x18\n \x01(\x08\x12\x11\n\tlog_names\x18\x0b \x03(\t\x12\x0e\n\x06\x64\x65\x63\x61ys\x18\x0c \x03(\x02\x1a+\n\tLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x1a\n\tEndOfData\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\"\x98\x01\n\x08ToServer\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.nfdt.rpc.HelloH\x00\x12\x1e\n\x04next\x18\x02 \x01(\x0b\x32\x0e.nfdt.rpc.NextH\x00\x12\x1e\n\x04push\x18\x03 \x01(\x0b\x32\x0e.nfdt.rpc.PushH\x00\x12\"\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.nfdt.rpc.EndOfDataH\x00\x42\x06\n\x04kind\"4\n\x07Welcome\x12\x15\n\rshared_memory\x18\x01 \x01(\x08\x12\x12\n\ngeneration\x18\x02 \x01(\r\"|\n\x07Weights\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\r\n\x05\x61head\x18\x05 \x03(\x04\x12\x0c\n\x04pull\x18\x06 \x01(\x04\x12\x11\n\tstaleness\x18\x07 \x01(\x04\"\x1a\n\tEpochOver\x12\r\n\x05\x65poch\x18\x01 \x01(\r\"\n\n\x08Released\"\x08\n\x06Staged\"\xd5\x01\n\x08ToWorker\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.nfdt.rpc.WelcomeH\x00\x12$\n\x07weights\x18\x02 \x01(\x0b\x32\x11.nfdt.rpc.WeightsH\x00\x12)\n\nepoch_over\x18\x03 \x01(\x0b\x32\x13.nfdt.rpc.EpochOverH\x00\x12&\n\x08released\x18\x04 \x01(\x0b\x32\x12.nfdt.rpc.ReleasedH\x00\x12\"\n\x06staged\x18\x05 \x01(\x0b\x32\x10.nfdt.rpc.StagedH\x00\x42\x06\n\x04kind\"r\n\x06Logged\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x0c\n\x04push\x18\x03 \x01(\x04\x12\x0b\n\x03tau\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\r\n\x05\x65poch\x18\x07 \x01(\r\"B\n\rFollowRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\x04\x32\x7f\n\x0fParameterServer\x12\x35\n\x07Session\x12\x12.nfdt.rpc.ToServer\x1a\x12.nfdt.rpc.ToWorker(\x01\x30\x01\x12\x35\n\x06\x46ollow\x12\x17.nfdt.rpc.FollowRequest\x1a\x10.nfdt.rpc.Logged0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,29 +29,29 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_NEXT']._serialized_start=194
   _globals['_NEXT']._serialized_end=214
   _globals['_PUSH']._serialized_start=217
-  _globals['_PUSH']._serialized_end=496
-  _globals['_PUSH_LOGSENTRY']._serialized_start=453
-  _globals['_PUSH_LOGSENTRY']._serialized_end=496
-  _globals['_ENDOFDATA']._serialized_start=498
-  _globals['_ENDOFDATA']._serialized_end=524
-  _globals['_TOSERVER']._serialized_start=527
-  _globals['_TOSERVER']._serialized_end=679
-  _globals['_WELCOME']._serialized_start=681
-  _globals['_WELCOME']._serialized_end=733
-  _globals['_WEIGHTS']._serialized_start=735
-  _globals['_WEIGHTS']._serialized_end=859
-  _globals['_EPOCHOVER']._serialized_start=861
-  _globals['_EPOCHOVER']._serialized_end=887
-  _globals['_RELEASED']._serialized_start=889
-  _globals['_RELEASED']._serialized_end=899
-  _globals['_STAGED']._serialized_start=901
-  _globals['_STAGED']._serialized_end=909
-  _globals['_TOWORKER']._serialized_start=912
-  _globals['_TOWORKER']._serialized_end=1125
-  _globals['_LOGGED']._serialized_start=1127
-  _globals['_LOGGED']._serialized_end=1241
-  _globals['_FOLLOWREQUEST']._serialized_start=1243
-  _globals['_FOLLOWREQUEST']._serialized_end=1309
-  _globals['_PARAMETERSERVER']._serialized_start=1311
-  _globals['_PARAMETERSERVER']._serialized_end=1438
+  _globals['_PUSH']._serialized_end=512
+  _globals['_PUSH_LOGSENTRY']._serialized_start=469
+  _globals['_PUSH_LOGSENTRY']._serialized_end=512
+  _globals['_ENDOFDATA']._serialized_start=514
+  _globals['_ENDOFDATA']._serialized_end=540
+  _globals['_TOSERVER']._serialized_start=543
+  _globals['_TOSERVER']._serialized_end=695
+  _globals['_WELCOME']._serialized_start=697
+  _globals['_WELCOME']._serialized_end=749
+  _globals['_WEIGHTS']._serialized_start=751
+  _globals['_WEIGHTS']._serialized_end=875
+  _globals['_EPOCHOVER']._serialized_start=877
+  _globals['_EPOCHOVER']._serialized_end=903
+  _globals['_RELEASED']._serialized_start=905
+  _globals['_RELEASED']._serialized_end=915
+  _globals['_STAGED']._serialized_start=917
+  _globals['_STAGED']._serialized_end=925
+  _globals['_TOWORKER']._serialized_start=928
+  _globals['_TOWORKER']._serialized_end=1141
+  _globals['_LOGGED']._serialized_start=1143
+  _globals['_LOGGED']._serialized_end=1257
+  _globals['_FOLLOWREQUEST']._serialized_start=1259
+  _globals['_FOLLOWREQUEST']._serialized_end=1325
+  _globals['_PARAMETERSERVER']._serialized_start=1327
+  _globals['_PARAMETERSERVER']._serialized_end=1454
 # @@protoc_insertion_point(module_scope)

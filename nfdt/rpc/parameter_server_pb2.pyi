@@ -31,7 +31,7 @@ class Next(_message.Message):
     def __init__(self, pull: _Optional[int] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("push", "batches", "samples", "seconds", "absent", "changed", "nbytes", "logs", "metrics", "not_finite", "log_names")
+    __slots__ = ("push", "batches", "samples", "seconds", "absent", "changed", "nbytes", "logs", "metrics", "not_finite", "log_names", "decays")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class Push(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NOT_FINITE_FIELD_NUMBER: _ClassVar[int]
     LOG_NAMES_FIELD_NUMBER: _ClassVar[int]
+    DECAYS_FIELD_NUMBER: _ClassVar[int]
     push: int
     batches: _containers.RepeatedScalarFieldContainer[int]
     samples: int
@@ -61,7 +62,8 @@ class Push(_message.Message):
     metrics: _tensor_pb2.BlobRef
     not_finite: bool
     log_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, push: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., absent: _Optional[_Iterable[int]] = ..., changed: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., not_finite: bool = ..., log_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    decays: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, push: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., absent: _Optional[_Iterable[int]] = ..., changed: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., not_finite: bool = ..., log_names: _Optional[_Iterable[str]] = ..., decays: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class EndOfData(_message.Message):
     __slots__ = ("batch",)

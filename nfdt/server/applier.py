@@ -116,6 +116,14 @@ class _Program:
         return [*counts, *(n for n in range(self.first, len(self.tape.inputs)) if n in seen)]
 
 
+def _move(variable: tf.Variable, decay: Tensor, change: Tensor) -> None:
+    """Add `change` to `decay` times the variable; a whole number is a sum."""
+    if variable.dtype.is_floating:
+        variable.assign(tf.cast(decay, variable.dtype) * variable + change)
+    else:
+        variable.assign_add(change)
+
+
 @dataclass
 class ModelApplier:
     """Applies an algorithm to one server's part of a captured model's variables.
@@ -168,7 +176,8 @@ class ModelApplier:
         update, *kept = rule.push(shared, mine, params, push)
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
         program = replace(self._program(tape, update, kept, gradient), first=len(SCALARS), volatile=volatile)
-        shared, mine = lower(kept, self._run(program, gradient.changes))
+        changes = [*gradient.changes, tf.constant(gradient.decays, tf.float32)] if gradient.changes else ()
+        shared, mine = lower(kept, self._run(program, changes))
         return update is not None, shared, mine
 
     def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
@@ -194,7 +203,7 @@ class ModelApplier:
         return _Program(tape, outputs, given, fresh_of_algorithm, scale, update.steps, absent, changed)
 
     def _run(self, program: _Program, changes: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the tensors of `program.outputs`, and apply its update to the variables."""
+        """Return `program.outputs`. Apply its update, and `changes`: one by `program.changed`, then their decays."""
         inputs, computed = program.tape.inputs, program.computed
         values: dict[int, Tensor] = {}
         if computed or program.update is not None or changes:
@@ -238,8 +247,8 @@ class ModelApplier:
                 given[span] = clipped(self._updated.optimizer, given[span])
             nodes = evaluate(operations, given, CALLS)
             outputs = [tf.raw_ops.DeepCopy(x=nodes[n]) if n in program.volatile else nodes[n] for n in computed]
-            for position, change in zip(program.changed, changes, strict=True):
-                self.part.others[position].assign_add(change)
+            for number, position in enumerate(program.changed):
+                _move(tensor_variable(self.part.others[position]), changes[-1][number], changes[number])
             if program.update is not None:
                 self._apply(nodes, program)
             return outputs, self._read() if program.update is not None or changes else None

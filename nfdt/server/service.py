@@ -200,6 +200,7 @@ class WorkerStream:
             tuple(push.batches),
             [self._incoming.tensors[p] for p in changed_at],
             changed,
+            tuple(push.decays),
             {name: push.logs[name] for name in push.log_names},
             push.metrics,
         )

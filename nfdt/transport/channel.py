@@ -26,8 +26,10 @@ class WorkerGradient:
         seconds: Time of the computation.
         finite: Whether the gradient is free of NaN and infinity.
         batches: Numbers of the batches in the epoch.
-        changes: Amounts that the forward pass added to the variables `changed`.
+        changes: Amounts that the forward pass added to `decays` times the variables `changed`.
         changed: Positions among the non-trainable variables whose changes are pushed.
+        decays: What is left of the old value of each of them: of a moving average of decay d that has followed b
+            batches d^b, of a sum 1.
         logs: Logs of the training step; in a push only in lock step, as numbers.
         metrics: BlobRef of the worker's metric states; only in lock step.
         arrived: Time of the trace (fdt/timeline.py) at which this process computed or received it.
@@ -40,6 +42,7 @@ class WorkerGradient:
     batches: Sequence[int] = (0,)
     changes: Sequence[Tensor] = ()
     changed: Sequence[int] = ()
+    decays: Sequence[float] = ()
     logs: Mapping[str, Any] = field(default_factory=dict)
     metrics: Any = None
     arrived: float = field(default_factory=trace_time)

@@ -129,6 +129,7 @@ class GrpcChannel:
             seconds=gradient.seconds,
             absent=absent,
             changed=gradient.changed,
+            decays=gradient.decays,
             logs=gradient.logs,
             log_names=list(gradient.logs),
             metrics=gradient.metrics,

@@ -204,10 +204,11 @@ class LaneChannels:
 
 def _part(gradient: WorkerGradient, shard: Ownership) -> WorkerGradient:
     """Return the part of a gradient of all variables that belongs to one shard."""
-    change_of = dict(zip(gradient.changed, gradient.changes, strict=True))
-    mine = [(i, other) for i, other in enumerate(shard.others) if other in change_of]
-    tensors, changes = [gradient.gradient[i] for i in shard.trainable], [change_of[other] for _, other in mine]
-    return replace(gradient, gradient=tensors, changes=changes, changed=[i for i, _ in mine])
+    found = {i: number for number, i in enumerate(gradient.changed)}
+    mine = [(i, found[other]) for i, other in enumerate(shard.others) if other in found]
+    changes, decays = [gradient.changes[n] for _, n in mine], [gradient.decays[n] for _, n in mine]
+    tensors = [gradient.gradient[i] for i in shard.trainable]
+    return replace(gradient, gradient=tensors, changes=changes, changed=[i for i, _ in mine], decays=decays)
 
 
 class LaneSpans:

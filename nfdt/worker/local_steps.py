@@ -8,14 +8,15 @@ callback writes arrives with the weights, and a schedule is read at the server's
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
-from fdt.keras.variables import WRITERS, tensor_variable
+from fdt.keras.variables import WRITERS, moving_averages, tensor_variable
 from fdt.ops import all_finite, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
@@ -25,14 +26,19 @@ from nfdt.transport.channel import Weights, WorkerGradient
 
 
 @contextlib.contextmanager
-def assignments() -> Iterator[set[int]]:
-    """Yield the ids of the tf.Variables that are assigned within the context, traced or executed."""
-    assigned: set[int] = set()
+def assignments() -> Iterator[Counter[int]]:
+    """Yield the number of assignments within the context, traced or executed, by the id of the tf.Variable."""
+    assigned: Counter[int] = Counter()
+    within: list[Any] = []  # a method of the subclass may call that of the base
 
     def noting(original: Any) -> Any:
         def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-            assigned.add(id(self))
-            return original(self, *args, **kwargs)
+            assigned[id(self)] += not within
+            within.append(self)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                within.pop()
 
         return assign
 
@@ -104,6 +110,17 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
         variable.assign(value, read_value=False)
 
 
+def decays(averages: Mapping[int, float], variables: Sequence[Any], assigned: Mapping[int, int]) -> list[float]:
+    """Return what is left of each variable's old value after one step: d**k of an average assigned k times, else 1.
+
+    Args:
+        averages: The decay d of moving averages (fdt/keras/variables.py).
+        variables: The tf.Variables that a step assigns.
+        assigned: Number of assignments by the id of the variable.
+    """
+    return [averages.get(id(v), 1.0) ** assigned[id(v)] for v in variables]
+
+
 class LocalStep:
     """One training step of a built model, compiled. It lives as long as the model."""
 
@@ -114,7 +131,9 @@ class LocalStep:
         rate = optimizer.learning_rate
         rates = {id(tensor_variable(rate))} if hasattr(rate, "assign") else set()
         self.own = [v for v in trainable.optimizer if id(tensor_variable(v)) not in rates]  # one copy per lane
+        self.averages = moving_averages(trainable.model)
         self.changed: list[int] = []  # positions in `others`
+        self.decays: list[float] = []  # of one step, by position in `changed`
         self.assign = Assign()
         self.train = ByShape(self._train, trainable)
 
@@ -124,6 +143,7 @@ class LocalStep:
         with schedule_at(model.optimizer, at[0]), assignments() as assigned:
             logs: dict[str, Tensor] = model.train_step(batch)
         self.changed = [i for i, v in enumerate(others) if id(v) in assigned]
+        self.decays = decays(self.averages, [others[i] for i in self.changed], assigned)
         return logs
 
 
@@ -156,10 +176,12 @@ class LocalSteps:
         finite = bool(all_finite(taken))
         if not finite:  # as nfdt/worker/step.py does
             step.assign(step.others, others)
-        after = _read(step.others)
         self._own[lane] = _read(step.own) if finite else self._begin  # the slots would keep NaN or infinity
-        changes = [after[i] - others[i] for i in step.changed]
-        return WorkerGradient(taken, finite=finite, changes=changes, changed=step.changed, logs=logs)
+        if not finite:
+            return WorkerGradient(taken, finite=False, logs=logs)
+        after, left = _read(step.others), [decay ** len(batches) for decay in step.decays]
+        changes = [change_of(after[i], others[i], d) for i, d in zip(step.changed, left, strict=True)]
+        return WorkerGradient(taken, changes=changes, changed=step.changed, decays=left, logs=logs)
 
     def _load(self, owned: Sequence[Ownership], pulled: Sequence[Weights]) -> Tensor:
         """Write the pulled variables except the lane's own; return the server's step count."""
@@ -174,6 +196,15 @@ class LocalSteps:
         self._step.assign([v for v, _ in written], [t for _, t in written])
         (count,) = [t for v, t in sent if v is self._step.count]
         return count
+
+
+def change_of(after: Tensor, before: Tensor, decay: float) -> Tensor:
+    """Return what is to be added to `decay` times the server's value.
+
+    So a moving average makes the same step on the server as here: from v to d v + (1 - d) b. Sums of plain differences grow beyond
+    all bounds where n workers have pulled one value and n (1 - d) is large.
+    """
+    return after - before if decay == 1.0 else after - tf.cast(tf.constant(decay), after.dtype) * before
 
 
 def _read(variables: Sequence[Any]) -> list[Tensor]:

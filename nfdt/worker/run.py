@@ -187,7 +187,7 @@ class WorkerJob:
             else:
                 self._tally.take_back(counted)
                 absent = [None] * len(computed.gradient)  # nothing to compress, so the residuals stay as they are
-                computed = replace(computed, gradient=absent, changes=(), changed=())
+                computed = replace(computed, gradient=absent, changes=(), changed=(), decays=())
             seconds = time.monotonic() - start
             self._tally.add_busy(seconds)
             logs = self._tally.floats() if self._lock_step else {}

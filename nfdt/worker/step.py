@@ -14,7 +14,7 @@ eta / (1 - mu) is what one gradient moves the weights in the end, under SGD with
 the path that its own step takes, instead of one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ import tensorflow as tf
 from fdt.data import source
 from fdt.data.source import leading
 from fdt.errors import NeedsReplica, UserError
-from fdt.keras.variables import is_loss_scaled, tensor_variable
+from fdt.keras.variables import is_loss_scaled, moving_averages, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
@@ -31,7 +31,16 @@ from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, summable_others
 from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of
 from nfdt.transport.channel import Weights, WorkerGradient
-from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, assignments
+from nfdt.worker.local_steps import (
+    Assign,
+    ByShape,
+    LocalStep,
+    LocalSteps,
+    assign,
+    assignments,
+    change_of,
+    decays,
+)
 
 _REMEDY = "`--capture replica` runs the script on every worker"
 
@@ -42,6 +51,7 @@ class TracedGradient:
 
     present: list[int]
     changed: list[int]
+    decays: list[float]  # of `changed`
 
 
 class GradientStep:
@@ -50,6 +60,7 @@ class GradientStep:
     def __init__(self, trainable: Trainable) -> None:
         self._trainable, self._model = trainable, trainable.model
         self._others = summable_others(trainable)
+        self._averages = moving_averages(trainable.model)
         self._found: TracedGradient | None = None
         self._assign = Assign()
         self._every_pull: list[Any] = []
@@ -83,11 +94,10 @@ class GradientStep:
         """Specs of the tensors of every pull."""
         return [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
 
-    @property
-    def changed(self) -> list[int]:
-        """Positions of the other variables that the forward pass changes, once traced."""
+    def decays(self, steps: int = 1) -> dict[int, float]:
+        """Return what is left of each variable that the forward pass changes after `steps` of it, once traced."""
         assert self._found is not None
-        return self._found.changed
+        return {i: decay**steps for i, decay in zip(self._found.changed, self._found.decays, strict=True)}
 
     def run(
         self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
@@ -114,14 +124,17 @@ class GradientStep:
         """Compute the gradient of `batch` at the weights that `load` returned."""
         return self.push_of(self._function(batch, weights))
 
-    def push_of(self, computed: tuple[list[Tensor], list[Tensor], Any, Tensor]) -> WorkerGradient:
-        """Return the push of what `compute` returned."""
+    def push_of(self, computed: tuple[list[Tensor], list[Tensor], Any, Tensor], steps: int = 1) -> WorkerGradient:
+        """Return the push of what `compute` returned, or of `steps` of it along a path."""
         gradients, changes, logs, finite = computed
         assert self._found is not None
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
         for position, gradient in zip(self._found.present, gradients, strict=True):
             whole[position] = gradient
-        return WorkerGradient(whole, finite=bool(finite), changes=changes, changed=self._found.changed, logs=logs)
+        if not finite:
+            return WorkerGradient(whole, finite=False, logs=logs)
+        left = self.decays(steps)
+        return WorkerGradient(whole, changes=changes, changed=list(left), decays=list(left.values()), logs=logs)
 
     def descend(self, weights: list[Tensor], gradients: Sequence[Tensor], scale: Tensor) -> list[Tensor]:
         """Return `weights` after a step of eta / (1 - mu) times `scale`, clipped as the optimizer clips.
@@ -174,16 +187,18 @@ class GradientStep:
         self._refuse_own_updates(assigned)
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]
-        self._found = TracedGradient(present, changed)
+        left = decays(self._averages, [others[i] for i in changed], assigned)
+        self._found = TracedGradient(present, changed, left)
         if is_loss_scaled(self._model.optimizer):  # the optimizer handles overflow itself
             finite = tf.constant(True)
         else:
             finite = all_finite(gradients)
             for i in changed:  # a NaN moving mean would stay until another worker's push replaces it
                 others[i].assign(tf.where(finite, others[i], before[i]))
-        return gradients, [others[i].read_value() - before[i] for i in changed], logs, finite
+        pairs = zip(changed, left, strict=True)
+        return gradients, [change_of(others[i].read_value(), before[i], decay) for i, decay in pairs], logs, finite
 
-    def _refuse_own_updates(self, assigned: set[int]) -> None:
+    def _refuse_own_updates(self, assigned: Mapping[int, int]) -> None:
         """Raise NeedsReplica where the step itself assigned a weight or a variable of the optimizer."""
         updated = [*self._trainable.trainable, *self._trainable.optimizer]
         own = [getattr(v, "path", v.name) for v in updated if id(tensor_variable(v)) in assigned]
@@ -220,11 +235,12 @@ class MicroSteps:
     ) -> WorkerGradient:
         """Compute over the parts of one batch; a part has one row at least. Raises UserError if the loss is no mean."""
         (batch,) = batches
-        weights, path = self._step.load(owned, pulled), self._path(min(self._parts, samples_of(batch)))
+        weights, parts = self._step.load(owned, pulled), min(self._parts, samples_of(batch))
+        path = self._path(parts)
         if not self._checked:
             self._check_mean(batch, weights, path)
             self._checked = True
-        return self._step.push_of(path(batch, [*weights, tf.constant(1.0)]))
+        return self._step.push_of(path(batch, [*weights, tf.constant(1.0)]), parts)
 
     def _path(self, parts: int) -> ByShape:
         if parts not in self._paths:
@@ -245,9 +261,9 @@ class MicroSteps:
             means = [m + g for m, g in zip(means, weighted, strict=True)] if means else weighted
             weights = self._step.descend(weights, gradients, scale / self._parts)
         changes = []
-        for i in self._step.changed:  # as GradientStep.compute does
+        for i, decay in self._step.decays(parts).items():  # as GradientStep.compute does
             self._others[i].assign(tf.where(finite, self._others[i], before[i]))
-            changes.append(self._others[i].read_value() - before[i])
+            changes.append(change_of(self._others[i].read_value(), before[i], decay))
         return means, changes, logs, finite
 
     def _check_mean(self, batch: Any, weights: list[Tensor], path: ByShape) -> None:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import zoo
 
 from fdt.keras import flavor_of
+from fdt.keras.variables import batch_norms
 from fdt.trainable import Trainable
 from hfdt.collectives import choose
 from hfdt.exactness import batchnorm
@@ -39,7 +40,7 @@ def looked_at(comm, name):
     flavor.build(model, tf.nest.map_structure(tf.type_spec_from_value, batch))
     trainable = Trainable(flavor, model)
     own = type(model).train_step is keras.Model.train_step
-    with batchnorm.synchronised(batchnorm.find(model), "keras"):
+    with batchnorm.synchronised(batch_norms(model), "keras"):
         start = time.process_time()
         probe = Probe(trainable, StepTerms(comm, own_step=own), batch)
         found = probe.run(allow_inexact=False)

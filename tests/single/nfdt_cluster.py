@@ -131,4 +131,5 @@ def pushed(cluster, number, batches, samples=1):
     """A push: gradients of all variables, and what the forward pass changed besides."""
     whole, others = gradients(cluster.trainable, number), summable_others(cluster.trainable)
     changes = [tf.fill(v.shape, 0.5) for v in others]
-    return WorkerGradient(whole, samples, batches=batches, changes=changes, changed=range(len(others)))
+    forward = {"changes": changes, "changed": range(len(others)), "decays": [1.0] * len(others)}
+    return WorkerGradient(whole, samples, batches=batches, **forward)

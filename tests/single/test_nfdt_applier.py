@@ -34,7 +34,8 @@ def part_of(optimizer, values=(START,), others=()):
             optimizer.build(trainable)
         return OwnedVariables(optimizer, trainable, [], [])
     trainable = [keras.Variable(tf.constant(v, tf.float32)) for v in values]
-    frozen = [keras.Variable(tf.constant(v, tf.float32), trainable=False) for v in others]
+    kinds = ["int64" if np.asarray(v).dtype.kind == "i" else "float32" for v in others]
+    frozen = [keras.Variable(v, trainable=False, dtype=kind) for v, kind in zip(others, kinds, strict=True)]
     optimizer.build(trainable)
     return OwnedVariables(optimizer, trainable, frozen, [v for v in optimizer.variables if v.value.shape.rank == 0])
 
@@ -254,10 +255,34 @@ def test_what_the_forward_pass_changed_is_added_once():
     core = AlgorithmState(algorithms.make("asgd"), applier, 1)
     assert core.pull(0).changed == ()
     for number in (1, 1, 2):  # the first one is retried
-        push(core, 0, number, [np.zeros(2)], changes=[tf.ones(2)], changed=(1,))
+        push(core, 0, number, [np.zeros(2)], changes=[tf.ones(2)], changed=(1,), decays=[1.0])
     sent = core.pull(0)
     assert sent.changed == (1,)
     npt.assert_array_equal([o.numpy() for o in sent.others], [[0, 0], [2, 2]])
+
+
+def test_a_moving_average_follows_the_pushes_in_their_order_however_many_pulled_at_once():
+    """Each batch moves the server's average as it would move that of one machine, from wherever it is by then."""
+    workers, decay, target = 40, 0.5, np.array([3.0, -1.0])
+    applier = ModelApplier(part_of(keras.optimizers.SGD(0.1), others=(np.zeros(2),)))
+    core = AlgorithmState(algorithms.make("asgd"), applier, workers)
+    expected = np.zeros(2)
+    for number in (1, 2):
+        pulled = [core.pull(worker).others[0] for worker in range(workers)]
+        for worker, value in enumerate(pulled):
+            batch = target + worker % 3
+            change = (decay * value + (1 - decay) * batch) - decay * value
+            push(core, worker, number, [np.zeros(2)], changes=[change], changed=(0,), decays=[decay])
+            expected = decay * expected + (1 - decay) * batch
+    npt.assert_allclose(core.pull(0).others[0].numpy(), expected, rtol=1e-5)
+
+
+def test_a_count_that_the_forward_pass_keeps_stays_whole():
+    applier = ModelApplier(part_of(keras.optimizers.SGD(0.1), others=(np.zeros(2, np.int64),)))
+    core = AlgorithmState(algorithms.make("asgd"), applier, 1)
+    core.pull(0)
+    push(core, 0, 1, [np.zeros(2)], changes=[tf.constant([1, 2**53 + 1], tf.int64)], changed=(0,), decays=[1.0])
+    npt.assert_array_equal(core.pull(0).others[0].numpy(), [1, 2**53 + 1])
 
 
 def test_a_variable_without_gradient_is_left_alone():

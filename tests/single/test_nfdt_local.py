@@ -11,7 +11,7 @@ from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network import equal_nodes  # noqa: E402
 from nfdt.model.settings import algorithm_of  # noqa: E402
 from nfdt.options import Options  # noqa: E402
-from tests.single.simulations import FEATURES, ROWS, model, simulate  # noqa: E402
+from tests.single.simulations import FEATURES, ROWS, data, model, simulate  # noqa: E402
 
 ALONE, FOUR = equal_nodes().with_workers(1), equal_nodes().with_workers(4)
 STEPS = 11  # batches in an epoch
@@ -116,3 +116,12 @@ def test_batch_hooks_are_called_for_each_batch():
 def test_an_average_of_the_weights_is_refused():
     with pytest.raises(UserError, match="use_ema"):
         algorithm_of(Options("server_optimizer"), keras.optimizers.SGD(0.1, use_ema=True), [])
+
+
+@pytest.mark.parametrize("rule", ["asgd", "ssgd", "server_optimizer(local_steps=3)"])
+def test_moving_averages_stay_within_the_data_where_many_push_what_they_pulled_at_once(rule):
+    """Four changes of half the distance each would be twice the distance, and grow."""
+    simulated = simulate(FOUR, rule=rule, source=batch_norm_model()).epochs(4)
+    norm, (x, *_) = simulated.job.trainable.model.layers[0], data()
+    assert np.all(norm.moving_mean >= x.min(0)) and np.all(norm.moving_mean <= x.max(0))
+    assert np.all(norm.moving_variance > 0.3 * x.var(0)) and np.all(norm.moving_variance < 3 * x.var(0))

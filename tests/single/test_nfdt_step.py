@@ -23,35 +23,64 @@ from nfdt.worker.local_steps import (  # noqa: E402
 from nfdt.worker.run import WorkerJob  # noqa: E402
 from nfdt.worker.step import GradientStep, ownerships, samples_of  # noqa: E402
 
+FLAVORS = {"keras": keras, "tf_keras": pytest.importorskip("tf_keras")}
 
-def batch_norm_model():
-    made = keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(1)])
-    made.compile(keras.optimizers.SGD(0.1), "mse")
+
+def batch_norm_model(flavor="keras", eager=False):
+    api = FLAVORS[flavor]
+    norm = api.layers.BatchNormalization(momentum=0.5)
+    made = api.Sequential([api.layers.InputLayer((2,)), api.Sequential([norm]), api.layers.Dense(1)])
+    made.compile(api.optimizers.SGD(0.1), "mse", run_eagerly=eager)
     made.optimizer.build(made.trainable_variables)
     spec = (tf.TensorSpec((None, 2), tf.float32), tf.TensorSpec((None,), tf.float32), None)
-    named("keras").build(made, spec)
-    return Trainable(named("keras"), made)
+    named(flavor).build(made, spec)
+    return Trainable(named(flavor), made), norm
+
+
+def weights_of(owned):
+    part = owned[0].part
+    behind = len(part.trainable) + len(part.others)
+    positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
+    return [Weights(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
+
+
+STEPS = {
+    "step": ("asgd", 1, 0.5),
+    "local": ("server_optimizer(local_steps=3)", 3, 0.5**3),
+    "micro": ("ddc_asgd(micro_steps=2)", 1, 0.5**2),
+}
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["traced", "eager"])
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_push_says_what_is_left_of_a_moving_average(kind, flavor, eager):
+    """From the value that the worker pulled it leads to the value that the worker has reached."""
+    rule, count, left = STEPS[kind]
+    trainable, norm = batch_norm_model(flavor, eager)
+    tensor_variable(norm.moving_mean).assign([8.0, -8.0])
+    owned = ownerships(trainable, 1)
+    x = tf.constant(np.arange(8, dtype=np.float32).reshape(4, 2))
+    step = GradientStep(trainable).of(algorithms.make(rule))
+    step.trace((tf.TensorSpec((4, 2), tf.float32), tf.TensorSpec((4,), tf.float32)), owned)
+    pushed = step.run(0, [(x, tf.zeros(4))] * count, owned, weights_of(owned))
+    assert list(pushed.changed) == [0, 1] and list(pushed.decays) == [left, left]
+    np.testing.assert_allclose(left * np.array([8.0, -8.0]) + pushed.changes[0], norm.moving_mean, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     "kind", [GradientStep, lambda trainable: LocalSteps(LocalStep(trainable))], ids=["step", "local"]
 )
 def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker(kind):
-    trainable = batch_norm_model()
+    trainable, norm = batch_norm_model()
     step, owned = kind(trainable), ownerships(trainable, 1)
-    part = owned[0].part
-    behind = len(part.trainable) + len(part.others)
-    positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
-    pulled = [Weights(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
+    pulled = weights_of(owned)
     x = np.arange(8, dtype=np.float32).reshape(4, 2)
     bad = step.run(0, [(tf.constant(x * np.nan), tf.zeros(4))], owned, pulled)
-    assert not bad.finite and bad.changed
-    for change in bad.changes:
-        np.testing.assert_array_equal(change, np.zeros_like(change))
+    assert not bad.finite and not bad.changed and not bad.changes
     good = step.run(0, [(tf.constant(x), tf.zeros(4))], owned, pulled)
     assert good.finite
-    mean = trainable.model.layers[0].moving_mean.numpy()
-    np.testing.assert_allclose(mean, x.mean(0) / 2, rtol=1e-6)
+    np.testing.assert_allclose(norm.moving_mean, x.mean(0) / 2, rtol=1e-6)
 
 
 def test_batches_that_flatten_alike_are_not_taken_for_one_another():
@@ -61,7 +90,7 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
         seen.append(batch)
         return batch[1] * tensors[0] if isinstance(batch, tuple) else batch["b"] * tensors[0] + 1.0
 
-    by_shape = ByShape(function, batch_norm_model())
+    by_shape = ByShape(function, batch_norm_model()[0])
     one, two = tf.constant([1.0]), tf.constant([2.0])
     assert float(by_shape((one, two), [two])[0]) == 4.0
     assert float(by_shape({"a": one, "b": two}, [two])[0]) == 5.0
@@ -116,14 +145,10 @@ def linear(loss="mse", momentum=0.5):
 
 def micro_steps(trainable, parts, x, y):
     owned = ownerships(trainable, 1)
-    part = owned[0].part
-    behind = len(part.trainable) + len(part.others)
-    positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
-    pulled = [Weights(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
     step = GradientStep(trainable).of(algorithms.make(f"ddc_asgd(micro_steps={parts})"))
     x, y = tf.constant(x, tf.float32)[:, None], tf.constant(y, tf.float32)
     step.trace((tf.TensorSpec((len(x), 1), tf.float32), tf.TensorSpec((len(x),), tf.float32)), owned)
-    return step.run(0, [(x, y)], owned, pulled)
+    return step.run(0, [(x, y)], owned, weights_of(owned))
 
 
 def test_micro_steps_push_the_mean_gradient_along_their_path():

@@ -120,10 +120,10 @@ def test_an_absent_gradient_and_a_forward_change_arrive_as_they_are(server):
     part = made.shard.job.ownership.part
     absent = [None, *made.gradient(1)[1:]]
     changes = [tf.fill(part.others[0].shape, 0.5)]
-    made.push(channel, 1, first.batches, tensors=absent, changes=changes, changed=[0])
+    made.push(channel, 1, first.batches, tensors=absent, changes=changes, changed=[0], decays=[0.25])
     npt.assert_array_equal(made.weights[0], before[0])
     assert not np.array_equal(made.weights[1], before[1])
-    npt.assert_allclose(made.weights[len(part.trainable)], before[len(part.trainable)] + 0.5)
+    npt.assert_allclose(made.weights[len(part.trainable)], 0.25 * before[len(part.trainable)] + 0.5)
     channel.close()
 
 

@@ -201,8 +201,8 @@ class LocalSteps:
 def change_of(after: Tensor, before: Tensor, decay: float) -> Tensor:
     """Return what is to be added to `decay` times the server's value.
 
-    So a moving average makes the same step on the server as here: from v to d v + (1 - d) b. Sums of plain differences grow beyond
-    all bounds where n workers have pulled one value and n (1 - d) is large.
+    So a moving average makes the same step there as here: from v to d v + (1 - d) b. Sums of plain differences grow
+    beyond all bounds where n workers have pulled one value and n (1 - d) is large.
     """
     return after - before if decay == 1.0 else after - tf.cast(tf.constant(decay), after.dtype) * before
 

@@ -13,7 +13,7 @@ import numpy as np
 from fdt.errors import UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable, variables_of_slots
 from fdt.typing import Array
-from nfdt.model.variables import OwnedVariables, is_scalar, is_summable
+from nfdt.model.variables import OwnedVariables, is_pushable, is_scalar
 
 
 def owners(sizes: Sequence[int], shards: int, trainable: int) -> list[int]:
@@ -41,7 +41,7 @@ class Ownership:
 
     part: OwnedVariables
     trainable: list[int]  # positions among all trainable
-    others: list[int]  # positions among `summable_others`
+    others: list[int]  # positions among `pushed_others`
     model: list[int]  # positions in State.model
     optimizer: list[int]  # positions in State.optimizer
 
@@ -55,7 +55,7 @@ def own(trainable: Any, shard: int, shards: int) -> Ownership:
     optimizer = trainable.model.optimizer
     if shards > 1:
         check_splittable(optimizer)
-    others = summable_others(trainable)
+    others = pushed_others(trainable)
     sizes = [_nbytes(v) for v in [*trainable.trainable, *others]]
     count = len(trainable.trainable)
     owner = owners(sizes, shards, count)
@@ -75,10 +75,10 @@ def optimizer_variables(trainable: Any) -> list[Any]:
     return list(trainable.optimizer)
 
 
-def summable_others(trainable: Any) -> list[Any]:
-    """Return the non-trainable variables whose changes are pushed: numbers, except states of random generators."""
+def pushed_others(trainable: Any) -> list[Any]:
+    """Return the non-trainable variables whose changes are pushed: without states of random generators, and strings."""
     seeds = {id(v) for v in trainable.seeds}
-    return [v for v in trainable.non_trainable if id(v) not in seeds and is_summable(v)]
+    return [v for v in trainable.non_trainable if id(v) not in seeds and is_pushable(v)]
 
 
 def slot_owners(optimizer: Any, trainable: Sequence[Any], owner: Sequence[int]) -> dict[int, int]:

@@ -128,10 +128,10 @@ def _kind(inner: Any) -> str:
     return owner.__name__ if owner.__module__.startswith(("keras.", "tf_keras.")) else f"the script's {owner.__name__}"
 
 
-def is_summable(variable: Variable) -> bool:
-    """Return whether changes of a non-trainable variable can be summed: numbers can, flags and strings cannot."""
+def is_pushable(variable: Variable) -> bool:
+    """Return whether changes of a non-trainable variable are pushed: those of numbers and flags, not of strings."""
     dtype = tf.as_dtype(tensor_variable(variable).dtype)
-    return bool(dtype.is_floating or dtype.is_integer)
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
 
 
 def is_scalar(variable: Variable) -> bool:

@@ -117,8 +117,10 @@ class _Program:
 
 
 def _move(variable: tf.Variable, decay: Tensor, change: Tensor) -> None:
-    """Add `change` to `decay` times the variable; a whole number is a sum."""
-    if variable.dtype.is_floating:
+    """Add `change` to `decay` times the variable; a whole number is a sum, a flag is what the last push says."""
+    if variable.dtype.is_bool:
+        variable.assign(change)
+    elif variable.dtype.is_floating:
         variable.assign(tf.cast(decay, variable.dtype) * variable + change)
     else:
         variable.assign_add(change)

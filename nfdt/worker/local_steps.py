@@ -20,7 +20,7 @@ from fdt.keras.variables import WRITERS, moving_averages, tensor_variable
 from fdt.ops import all_finite, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
-from nfdt.model.shards import Ownership, summable_others
+from nfdt.model.shards import Ownership, pushed_others
 from nfdt.model.variables import count_of, schedule_at
 from nfdt.transport.channel import Weights, WorkerGradient
 
@@ -125,7 +125,7 @@ class LocalStep:
     """One training step of a built model, compiled. It lives as long as the model."""
 
     def __init__(self, trainable: Trainable) -> None:
-        self.trainable, self.others = trainable, summable_others(trainable)
+        self.trainable, self.others = trainable, pushed_others(trainable)
         optimizer = trainable.model.optimizer
         self.count = count_of(optimizer)
         rate = optimizer.learning_rate
@@ -204,6 +204,8 @@ def change_of(after: Tensor, before: Tensor, decay: float) -> Tensor:
     So a moving average makes the same step there as here: from v to d v + (1 - d) b. Sums of plain differences grow
     beyond all bounds where n workers have pulled one value and n (1 - d) is large.
     """
+    if after.dtype.is_bool:  # the last value is kept
+        return after
     return after - before if decay == 1.0 else after - tf.cast(tf.constant(decay), after.dtype) * before
 
 

@@ -28,7 +28,7 @@ from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.shards import Ownership, own, summable_others
+from nfdt.model.shards import Ownership, own, pushed_others
 from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of
 from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.local_steps import (
@@ -59,7 +59,7 @@ class GradientStep:
 
     def __init__(self, trainable: Trainable) -> None:
         self._trainable, self._model = trainable, trainable.model
-        self._others = summable_others(trainable)
+        self._others = pushed_others(trainable)
         self._averages = moving_averages(trainable.model)
         self._found: TracedGradient | None = None
         self._assign = Assign()
@@ -221,7 +221,7 @@ class MicroSteps:
 
     def __init__(self, step: GradientStep, trainable: Trainable, parts: int) -> None:
         self._step, self._trainable, self._parts = step, trainable, parts
-        self._others = [tensor_variable(v) for v in summable_others(trainable)]
+        self._others = [tensor_variable(v) for v in pushed_others(trainable)]
         self._paths: dict[int, ByShape] = {}  # by number of parts
         self._checked = False
 

@@ -14,7 +14,7 @@ from fdt.keras import named
 from fdt.security.auth import new_token
 from fdt.trainable import Trainable, build
 from nfdt import compressors
-from nfdt.model.shards import merge, summable_others
+from nfdt.model.shards import merge, pushed_others
 from nfdt.server.follower import FollowerShardService, follow
 from nfdt.server.job import ServedJob
 from nfdt.server.service import Service
@@ -129,7 +129,7 @@ def gradients(trainable, number):
 
 def pushed(cluster, number, batches, samples=1):
     """A push: gradients of all variables, and what the forward pass changed besides."""
-    whole, others = gradients(cluster.trainable, number), summable_others(cluster.trainable)
+    whole, others = gradients(cluster.trainable, number), pushed_others(cluster.trainable)
     changes = [tf.fill(v.shape, 0.5) for v in others]
     forward = {"changes": changes, "changed": range(len(others)), "decays": [1.0] * len(others)}
     return WorkerGradient(whole, samples, batches=batches, **forward)

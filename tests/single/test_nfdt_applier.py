@@ -34,7 +34,7 @@ def part_of(optimizer, values=(START,), others=()):
             optimizer.build(trainable)
         return OwnedVariables(optimizer, trainable, [], [])
     trainable = [keras.Variable(tf.constant(v, tf.float32)) for v in values]
-    kinds = ["int64" if np.asarray(v).dtype.kind == "i" else "float32" for v in others]
+    kinds = [{"i": "int64", "b": "bool"}.get(np.asarray(v).dtype.kind, "float32") for v in others]
     frozen = [keras.Variable(v, trainable=False, dtype=kind) for v, kind in zip(others, kinds, strict=True)]
     optimizer.build(trainable)
     return OwnedVariables(optimizer, trainable, frozen, [v for v in optimizer.variables if v.value.shape.rank == 0])
@@ -283,6 +283,15 @@ def test_a_count_that_the_forward_pass_keeps_stays_whole():
     core.pull(0)
     push(core, 0, 1, [np.zeros(2)], changes=[tf.constant([1, 2**53 + 1], tf.int64)], changed=(0,), decays=[1.0])
     npt.assert_array_equal(core.pull(0).others[0].numpy(), [1, 2**53 + 1])
+
+
+def test_a_flag_that_the_forward_pass_sets_is_that_of_the_last_push():
+    applier = ModelApplier(part_of(keras.optimizers.SGD(0.1), others=(np.array([False, True]),)))
+    core = AlgorithmState(algorithms.make("asgd"), applier, 1)
+    core.pull(0)
+    for number, flags in ((1, [True, True]), (2, [True, False])):
+        push(core, 0, number, [np.zeros(2)], changes=[tf.constant(flags)], changed=(0,), decays=[1.0])
+        npt.assert_array_equal(core.pull(0).others[0].numpy(), flags)
 
 
 def test_a_variable_without_gradient_is_left_alone():

@@ -125,3 +125,36 @@ def test_moving_averages_stay_within_the_data_where_many_push_what_they_pulled_a
     norm, (x, *_) = simulated.job.trainable.model.layers[0], data()
     assert np.all(norm.moving_mean >= x.min(0)) and np.all(norm.moving_mean <= x.max(0))
     assert np.all(norm.moving_variance > 0.3 * x.var(0)) and np.all(norm.moving_variance < 3 * x.var(0))
+
+
+class Gate(keras.layers.Layer):
+    """A layer that gives zeros until a callback opens it, and notes that it was used."""
+
+    def build(self, shape):
+        self.open, self.used = (self.add_weight(shape=(), dtype="bool", initializer=shut, name=n) for n in "ou")
+        self.open.trainable = self.used.trainable = False
+
+    def call(self, inputs):
+        self.used.assign(True)
+        return keras.ops.where(self.open.value, inputs, keras.ops.zeros_like(inputs))
+
+
+def shut(shape, dtype=None):
+    return keras.ops.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize("rule", ["asgd", "server_optimizer(local_steps=2)"])
+def test_a_flag_that_a_callback_sets_reaches_the_workers(rule):
+    source = keras.Sequential([keras.Input((FEATURES,)), Gate(), keras.layers.Dense(3)])
+    source.compile(keras.optimizers.SGD(0.05), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    source.optimizer.build(source.trainable_variables)
+    simulated = simulate(FOUR, rule=rule, source=source).epochs(1)
+    job, gate = simulated.job, simulated.job.trainable.model.layers[0]
+    kernel = job.trainable.model.layers[1].kernel
+    shut_kernel = kernel.numpy().copy()
+    npt.assert_array_equal(shut_kernel, source.layers[1].kernel)
+    assert gate.used.numpy() and not gate.open.numpy()
+    arrays = job.trainable.model_arrays()
+    arrays[position([*job.trainable.trainable, *job.trainable.non_trainable], "o")] = np.array(True)
+    simulated.session.start_epoch(1, State(model=job.blobs.put_arrays(arrays)))
+    assert gate.open.numpy() and not np.array_equal(kernel, shut_kernel)

@@ -207,11 +207,18 @@ class RankProgram:
             with self._eagerly():
                 return self._fit(source.slices(epoch, 0, 1), epoch, steps, on_batch)
         if self.rounds is None:
-            done = begin.step if begin else 0
-            data = self._dataset(source, epoch)
+            done, data = begin.step if begin else 0, self._dataset(source, epoch)
             data = data.skip(done) if done else data
             with self.sharded.totals.beginning_with(begin.metrics if begin else ()):
-                return self._fit(data, epoch, steps and steps - done, on_batch)
+                try:
+                    logs = self._fit(data, epoch, steps and steps - done, on_batch)
+                    if logs or not done:
+                        return logs
+                except ValueError as error:  # tf_keras's, where Keras 3 returns none
+                    if not done or "Empty logs" not in str(error):
+                        raise
+                # The length was unknown, and the commit came after the last step.
+                return numbers(self.peek(self.trainable.model.get_metrics_result())[0])
         return self.rounds.epoch(
             self._reader(source, epoch), lambda data, asked: self._fit(data, epoch, steps, asked), on_batch
         )
@@ -229,15 +236,8 @@ class RankProgram:
     def _fit(self, data: Any, epoch: int, steps: int | None, on_batch: OnBatch) -> dict[str, float]:
         model = self.trainable.model
         callbacks = listening(self.trainable.flavor.keras, model, on_batch, epoch + 1, steps)
-        history = model.fit(
-            SinglePass(data),
-            initial_epoch=epoch,
-            epochs=epoch + 1,
-            steps_per_epoch=steps,
-            shuffle=False,
-            verbose=0,
-            callbacks=callbacks,
-        )
+        span = {"initial_epoch": epoch, "epochs": epoch + 1, "steps_per_epoch": steps}
+        history = model.fit(SinglePass(data), shuffle=False, verbose=0, callbacks=callbacks, **span)
         return numbers({name: values[-1] for name, values in history.history.items()})
 
     def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:

@@ -88,15 +88,14 @@ def test_ranks_suspend_after_the_same_step_whoever_is_told_first(informed):
 FIT = FitArguments(batch_size=10, epochs=2)
 
 
-def made(spec):
-    import keras
-
+def made(spec, flavor="keras"):
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
 
-    keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    api = pytest.importorskip(flavor)
+    api.utils.set_random_seed(3)
+    model = api.Sequential([api.layers.InputLayer((4,)), api.layers.Dropout(0.3), api.layers.Dense(1)])
+    model.compile(api.optimizers.Adam(0.1), "mse", metrics=["mae"])
     flavor_of(model).build(model, spec)
     return Trainable(flavor_of(model), model)
 
@@ -183,3 +182,28 @@ def test_what_all_ranks_had_before_is_counted_once():
         return float(totals.total()[0])
 
     assert on_ranks(2, rank) == [13.0, 13.0]
+
+
+@pytest.mark.parametrize("flavor", ["keras", "tf_keras"])
+def test_an_epoch_of_unknown_length_committed_after_its_last_step_keeps_its_logs(flavor):
+    import tensorflow as tf
+
+    from client_shim.capture.data import capture_data
+    from fdt.blobs import LocalBlobs
+    from hfdt.worker.session import patches
+
+    x = np.random.default_rng(0).normal(size=(150, 4)).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1))).batch(10).filter(lambda x, y: True)
+    with contextlib.closing(LocalBlobs.create()) as blobs, patches(flavor):
+        data = capture_data(flavor, blobs, batches)
+        whole, kept = made(data.spec, flavor), []
+
+        def keep(session, step, logs):
+            metrics, samples = progress.take(session, logs)
+            kept.append(progress.Begin(step + 1, samples, metrics))
+            return True
+
+        expected = trained(whole, data, blobs, keep)
+        assert len(kept) == 15 and expected[0]["loss"] > 0
+        again = made(data.spec, flavor)
+        assert trained(again, data, blobs, lambda *_: pytest.fail("no step is left"), kept[-1]) == expected

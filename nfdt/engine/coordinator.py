@@ -253,7 +253,7 @@ class ServersCoordinator:
         return Outcome(events=[Event(job=self._job, ready=ready)])
 
     def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:
-        if end.epoch <= self._given_epoch:  # repeated by restored members
+        if (role == WORKER and end.generation < self._recovery.generation) or end.epoch <= self._given_epoch:
             return Outcome(drop=list(blobs_in(end)))
         if self._hosted and end.state.model.id:
             role = SERVER

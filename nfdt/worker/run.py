@@ -162,7 +162,7 @@ class WorkerJob:
         with self._all_ended:
             self._ends[lane] = end
             if min(self._ends.values()) == end:
-                self._report_epoch(over.epoch)
+                self._report_epoch(over)
             self._all_ended.notify_all()
             self._all_ended.wait_for(lambda: min(self._ends.values()) >= end or max(self._ends.values())[0] > end[0])
 
@@ -209,13 +209,13 @@ class WorkerJob:
         progress.busy_seconds, progress.staleness = tally.busy, tally.staleness
         self._send(Event(progress=progress))
 
-    def _report_epoch(self, epoch: int) -> None:
-        """Report the epoch."""
-        self._count(epoch)
+    def _report_epoch(self, over: EpochOver) -> None:
+        self._count(over.epoch)
         tally, before = self._tally, self._moved_at_epoch
         self._moved_at_report = sent, received = self.moved()
         end = EpochEnd(
-            epoch=epoch,
+            epoch=over.epoch,
+            generation=over.generation,
             steps=tally.steps,
             samples=tally.samples,
             metrics=self._member.blobs.put_arrays(tally.metrics()),

@@ -238,6 +238,19 @@ def test_servers_that_die_before_a_checkpoint_begin_at_the_beginning(room):
     assert room.lose("server", 0).events[0].HasField("failed"), "there are two replacements only"
 
 
+def test_a_report_that_was_under_way_while_servers_went_back_does_not_count(room):
+    room.allow(restarts="1")
+    room.client(epoch=Epoch(epoch=0))
+    room.lose("server", 0)
+    room.say("server", 0, ready=Ready())
+    late = room.put(9.0)
+    assert room.say("worker", 0, epoch_end=EpochEnd(epoch=0, metrics=late)).drop == [late]
+    room.end("server", 0)
+    assert not room.end("worker", 1, generation=1).events, "worker 0 reports again"
+    (event,) = room.end("worker", 0, generation=1).events
+    assert room.blobs.get_arrays(event.epoch_end.metrics)[0] == 1.0 + 2.0
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"restarts": "1", "checkpoint_every": "0"}, {"restarts": "1", "overlap_epochs": "1"}]
 )

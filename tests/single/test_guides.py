@@ -1,5 +1,6 @@
 """The README and the guides: their examples are valid YAML, shell, and existing options."""
 
+import ast
 import importlib
 import re
 import shlex
@@ -103,3 +104,26 @@ def test_the_architecture_names_files_and_classes_that_exist():
     source = "\n".join(path.read_text() for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
     classes = {name for text in code for name in re.findall(r"^[A-Z][a-z]+(?:[A-Z][a-z]+)+$", text)}
     assert not [name for name in classes if not re.search(rf"\b{name}\b", source)]
+
+
+def described():
+    """Yield (engine, algorithm, parameters with defaults) of each row of docs/algorithms.md's tables of algorithms."""
+    text = (ROOT / "docs" / "algorithms.md").read_text()
+    of_hfdt, of_nfdt = re.split(r"^## NFDT$", text, flags=re.M)
+    for engine, part in (("hfdt", of_hfdt), ("nfdt", of_nfdt)):
+        tables = "\n".join(block for block in part.split("\n\n") if block.startswith("| algorithm |"))
+        for name, given, parameters in re.findall(r"^\| `(\w+)(?:\((.*?)\))?`[^|]*\|(?: `(.*?)` \|$)?", tables, re.M):
+            call = ast.parse(f"{name}({given or parameters})", mode="eval").body
+            yield engine, name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+
+
+def test_the_tables_of_algorithms_name_all_of_them_with_their_defaults():
+    rows = list(described())
+    for engine in ENGINES:
+        registry = importlib.import_module(f"{engine}.algorithms")
+        mine = [(name, parameters) for owner, name, parameters in rows if owner == engine]
+        assert {name for name, _ in mine} == {*registry.names()}
+        for name, parameters in mine:
+            defaults = {key: parameter.default for key, parameter in registry.parameters(name).items()}
+            assert parameters.items() <= defaults.items(), name
+    assert sum(bool(parameters) for *_, parameters in rows) > 10

@@ -24,6 +24,21 @@ class WorkerTotals:
 
 
 @dataclass
+class StalenessTotals:
+    """The staleness of the steps whose epochs report it."""
+
+    steps: int = 0
+    total: float = 0.0  # over these steps
+    largest: float = 0.0
+
+    def add(self, mean: float, largest: float, steps: int) -> None:
+        """Add an epoch of `steps` steps."""
+        self.steps += steps
+        self.total += mean * steps
+        self.largest = max(self.largest, largest)
+
+
+@dataclass
 class RunTotals:
     """The sums over all workers. `seconds`: wall time from the start of an epoch to its last step, over all epochs."""
 
@@ -34,7 +49,7 @@ class RunTotals:
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
-    staleness: list[tuple[float, float, int]] = field(default_factory=list)  # mean, largest, steps
+    staleness: StalenessTotals = field(default_factory=StalenessTotals)
     workers: dict[int, WorkerTotals] = field(default_factory=dict)
     skipped: int = 0  # steps whose gradients were not finite
     faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
@@ -52,7 +67,7 @@ class RunTotals:
         self.bytes_sent += end.bytes_sent
         self.bytes_received += end.bytes_received
         if "staleness_mean" in end.extra:
-            self.staleness.append((end.extra["staleness_mean"], end.extra["staleness_max"], end.steps))
+            self.staleness.add(end.extra["staleness_mean"], end.extra["staleness_max"], end.steps)
         for share in end.workers:
             worker = self.workers.setdefault(share.rank, WorkerTotals())
             worker.steps += share.steps
@@ -148,12 +163,8 @@ def _computing(totals: RunTotals) -> str:
     return f"{computing:.2f} workers at the same time, on average" if computing and len(totals.workers) > 1 else ""
 
 
-def _staleness(epochs: list[tuple[float, float, int]]) -> str:
-    steps = sum(count for *_, count in epochs)
-    if not steps:
-        return ""
-    mean = sum(mean * count for mean, _, count in epochs) / steps
-    return f"mean {mean:.2f}, largest {max(largest for _, largest, _ in epochs):g}"
+def _staleness(totals: StalenessTotals) -> str:
+    return f"mean {totals.total / totals.steps:.2f}, largest {totals.largest:g}" if totals.steps else ""
 
 
 def _share(worker: WorkerTotals) -> str:

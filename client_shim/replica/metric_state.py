@@ -5,11 +5,13 @@ correct already. While a metric holds no updates of this rank, it shows the stat
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from client_shim.script_code import of_library
+from client_shim.summed_state import SummedState
 from fdt.keras.variables import tensor_variable
 
 Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each tensor summed over ranks
@@ -24,6 +26,7 @@ class Metrics:
         alone: Returns whether ranks must not wait for each other now.
         others: Returns whether another rank counts the current data.
         unsure: Returns whether only another rank may know that the state is divided.
+        several: Whether there are other ranks.
     """
 
     def __init__(
@@ -33,9 +36,10 @@ class Metrics:
         alone: Callable[[], bool],
         others: Callable[[], bool],
         unsure: Callable[[], bool],
+        several: bool = True,
     ) -> None:
         self._add, self._at_part, self._alone = add, divided, alone
-        self._of_others, self._unsure = others, unsure
+        self._of_others, self._unsure, self._several = others, unsure, several
         self._adding = False
 
     def made(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
@@ -49,6 +53,8 @@ class Metrics:
                 metric.__dict__[flag] = tf.Variable(False, trainable=False)
         metric.__dict__["_fdt_parted"] = False  # whether it has ever held updates of divided steps
         metric.__dict__["_fdt_last"] = None  # its state before the last reset within a loop
+        examined = self._several and not of_library(metric)
+        metric.__dict__["_fdt_summed"] = SummedState(metric) if examined else None
         for name, method in (("update_state", self._update), ("result", self._result), ("reset_state", self._reset)):
             metric.__dict__[name] = _bound(method, getattr(kind, name), metric)
 
@@ -63,9 +69,12 @@ class Metrics:
         for variable in map(tensor_variable, metric.variables):  # clears the state shown after another rank's step
             variable.assign(tf.where(own | ~divided, variable, tf.zeros_like(variable)))
         own.assign(True)
-        if self._at_part():
-            divided.assign(True)
-        return original(metric, *args, **kwargs)
+        summed = metric.__dict__["_fdt_summed"]
+        if not self._at_part():
+            return original(metric, *args, **kwargs)
+        divided.assign(True)
+        update = functools.partial(original, metric, *args, **kwargs)
+        return update() if summed is None else summed.update(update)
 
     def _reset(self, original: Any, metric: Any) -> Any:
         divided, own = metric.__dict__["_fdt_divided"], metric.__dict__["_fdt_own"]
@@ -82,6 +91,7 @@ class Metrics:
         compute = functools.partial(original, metric, *args, **kwargs)
         if self._adding:
             return compute()
+        check_summed([metric])
         if self._alone():
             return self._of(metric, _left(metric), compute)
         if not self._divided(metric):
@@ -118,6 +128,13 @@ class Metrics:
             return False
         parts = float(divided and metric.__dict__["_fdt_own"].numpy())
         return bool(self._add([tf.constant(parts)], f"parts of metric {metric.name}")[0] > 0)
+
+
+def check_summed(metrics: Iterable[Any]) -> None:
+    """Raise UserError if the state of one of the script's own metrics is no sum; not within a graph."""
+    states = [metric.__dict__.get("_fdt_summed") for metric in metrics] if tf.executing_eagerly() else []
+    for state in filter(None, states):
+        state.check()
 
 
 def _bound(method: Any, original: Any, metric: Any) -> Any:

@@ -5,12 +5,13 @@ Also the optimizer inside another, the variables of its slots, and offsets of se
 
 import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.tensorflow import ag_ctx, api
+from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable, ag_ctx, api
 from fdt.typing import Layer, Optimizer, Variable
 
 WRITERS = (  # the methods of tf.Variable that assign
@@ -30,6 +31,35 @@ def tensor_variable(variable: Any) -> tf.Variable:
         if isinstance(inner, tf.Variable):
             return inner
     return variable
+
+
+@contextlib.contextmanager
+def assignments() -> Iterator[Counter[int]]:
+    """Yield the number of assignments within the context, traced or executed, by the id of the tf.Variable."""
+    assigned: Counter[int] = Counter()
+    within: list[Any] = []  # a method of the subclass may call that of the base
+
+    def noting(original: Any) -> Any:
+        def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
+            assigned[id(self)] += not within
+            within.append(self)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                within.pop()
+
+        return assign
+
+    # TensorFlow redefines some of these methods in the subclass.
+    owners = (BaseResourceVariable, ResourceVariable)
+    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in WRITERS if name in vars(owner)]
+    for owner, name, original in methods:
+        setattr(owner, name, noting(original))
+    try:
+        yield assigned
+    finally:
+        for owner, name, original in methods:
+            setattr(owner, name, original)
 
 
 def batch_norms(model: Any) -> list[Layer]:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from client_shim.replica.metric_state import check_summed
+from client_shim.summed_state import with_inner
 from fdt.data.source import rows
 from fdt.keras import flavor_of, named
 from fdt.keras.variables import call_converted
@@ -115,6 +117,7 @@ class _Divided:
         logs = self._turns.call(self._model, None, run, KIND)
         if not ran:
             _pass_over(iterator, _at_once(self._model))
+        check_summed(with_inner(self._model.metrics))
         return logs
 
 

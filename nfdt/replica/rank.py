@@ -61,7 +61,7 @@ class RoundRobinRank:
         self._counts = {"steps": 0, "samples": 0, "replicated": 0}
         replicated = self._replicate if self._allow_replicated else None
         self._sessions = NfdtSessions(group, options.get("rule"), lambda: self._exchanges.poll(None), replicated)
-        self.metrics = Metrics(self._add, self._counts_here, self._training, self._others, self._unsure)
+        self.metrics = Metrics(self._add, self._counts_here, self._training, self._others, self._unsure, self._size > 1)
         group.serve_by(self._exchanges.serve)
 
     def counts(self) -> Mapping[str, Any]:

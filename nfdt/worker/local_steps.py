@@ -7,51 +7,19 @@ callback writes arrives with the weights, and a schedule is read at the server's
 `ByShape` and `Assign` are compiled functions that every kind of step uses.
 """
 
-import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
-from fdt.keras.variables import WRITERS, moving_averages, tensor_variable
+from fdt.keras.variables import assignments, moving_averages, tensor_variable
 from fdt.ops import all_finite, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.model.shards import Ownership, pushed_others
 from nfdt.model.variables import count_of, schedule_at
 from nfdt.transport.channel import Weights, WorkerGradient
-
-
-@contextlib.contextmanager
-def assignments() -> Iterator[Counter[int]]:
-    """Yield the number of assignments within the context, traced or executed, by the id of the tf.Variable."""
-    assigned: Counter[int] = Counter()
-    within: list[Any] = []  # a method of the subclass may call that of the base
-
-    def noting(original: Any) -> Any:
-        def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-            assigned[id(self)] += not within
-            within.append(self)
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                within.pop()
-
-        return assign
-
-    # TensorFlow redefines some of these methods in the subclass.
-    owners = (BaseResourceVariable, ResourceVariable)
-    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in WRITERS if name in vars(owner)]
-    for owner, name, original in methods:
-        setattr(owner, name, noting(original))
-    try:
-        yield assigned
-    finally:
-        for owner, name, original in methods:
-            setattr(owner, name, original)
 
 
 class ByShape:

@@ -102,6 +102,7 @@ class WorkerJob:
         self._computing = threading.Lock()
         self._all_ended, self._ends = threading.Condition(), dict.fromkeys(range(self._lanes), (0, -1))
         self._counted, self._reported = -1, 0.0  # the epoch of the counters; a time
+        self._added_up = step.metric_states if member.size > 1 or member.rank else []  # with other workers'
         self._lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         self._threads: list[threading.Thread] = []
         self._finishing = False
@@ -182,6 +183,8 @@ class WorkerJob:
             start = time.monotonic()
             counted = self._tally.counted() if skips else []
             computed: WorkerGradient = self._step.run(lane, batches, self._owned, pulled)
+            for state in self._added_up:
+                state.check()
             if computed.finite or not skips:
                 self._tally.add(samples, computed.logs, len(batches))
             else:

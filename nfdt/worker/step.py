@@ -14,16 +14,18 @@ eta / (1 - mu) is what one gradient moves the weights in the end, under SGD with
 the path that its own step takes, instead of one.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from client_shim.summed_state import SummedState, watched_states
 from fdt.data import source
 from fdt.data.source import leading
 from fdt.errors import NeedsReplica, UserError
-from fdt.keras.variables import is_loss_scaled, moving_averages, tensor_variable
+from fdt.keras.variables import assignments, is_loss_scaled, moving_averages, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
@@ -37,7 +39,6 @@ from nfdt.worker.local_steps import (
     LocalStep,
     LocalSteps,
     assign,
-    assignments,
     change_of,
     decays,
 )
@@ -67,6 +68,11 @@ class GradientStep:
         self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
         self._micro: dict[int, MicroSteps] = {}  # by number of parts
+
+    @functools.cached_property
+    def metric_states(self) -> list[SummedState]:
+        """The states of the script's own metrics, examined in their first update. Read it before `trace`."""
+        return watched_states(self._trainable.flavor.name, self._model, self._others)
 
     def of(self, rule: AsyncAlgorithm) -> Any:
         """Return the object that computes pushes for `rule`: a kind of step. Load the job's state first."""

@@ -170,3 +170,42 @@ def test_a_rank_that_leaves_the_loop_is_named_with_where_the_others_are(tmp_path
     assert "all ranks must call the same collectives" in last
     assert f"rank 1 has ended the script (exit code 1: ValueError: astray, at {script}:12)" in last
     assert re.search(rf"rank 0 calls .* at {re.escape(str(script))}:1", last)  # in the step's lines
+
+
+LARGEST = """
+import keras, tensorflow as tf
+
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="largest")
+        self.top = self.add_weight(name="top", shape=(), initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.top.assign(tf.maximum(self.top, tf.reduce_max(tf.cast(y_true, "float32"))))
+
+    def result(self):
+        return self.top + 0.0
+
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse", metrics=[Largest()])
+x = tf.range(32.0)[:, None] / 32
+print(model.fit(x, x, batch_size=4, epochs=1, verbose=0).history["largest"])
+"""
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("how", [["-np", "2"], ["-np", "2", "--capture", "replica"], ["-np", "2", "--ps", "2"]])
+def test_a_metric_that_workers_cannot_add_up_is_refused_by_name(tmp_path, how):
+    (tmp_path / "largest.py").write_text(LARGEST)
+    argv = [sys.executable, "-m", "nfdt", "run", *how, str(tmp_path / "largest.py")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    assert done.returncode == 1 and not done.stdout and len(errors) == 1, done.stderr
+    assert "Received: 'largest', Largest (largest.py:5); hfdt run and -np 1 compute it" in errors[0]
+
+
+@pytest.mark.timeout(200)
+def test_one_worker_computes_a_metric_that_workers_cannot_add_up(tmp_path):
+    (tmp_path / "largest.py").write_text(LARGEST)
+    argv = [sys.executable, "-m", "nfdt", "run", "-np", "1", str(tmp_path / "largest.py")]
+    assert subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True).stdout == "[0.96875]\n"

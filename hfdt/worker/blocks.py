@@ -21,7 +21,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from fdt.data import source
-from fdt.errors import UserError
+from fdt.errors import CaptureError, UserError
 from fdt.keras.variables import call_converted, shifted_seed, tensor_variable
 from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
@@ -122,15 +122,14 @@ class Blocks:
         """Run one training step; return Keras's logs and the number of samples that this rank counts."""
         before = [tf.identity(v) for v in self._terms.averaged.values()]
         seeds = [tf.identity(v) for v in self._seeds]
-        own, logs, samples = {}, None, 0
+        own, parts = {}, []
         for number, owners in enumerate(self.plan.owners):
             if self._comm.rank not in owners:
                 continue
             _assign(self._terms.averaged.values(), before)
             between = self._ends[number], self._ends[number + 1], self._ends[-1]
-            vector, logs, mine = self._one(train_step, batch, number, between, seeds, owners)
-            own[number] = vector
-            samples += mine
+            own[number], *part = self._one(train_step, batch, number, between, seeds, owners)
+            parts.append(part)
         self._finish_seeds(seeds)
         if self._check_next and self.plan.needs_same_bits:
             self._check_bits(own)
@@ -141,7 +140,7 @@ class Blocks:
             raise UserError(str(error)) from None
         self.waited_s += time.perf_counter() - began
         self._update(tf.constant(total))
-        return logs, samples
+        return self._terms.log_sources.whole(parts), sum(samples for _, samples in parts)
 
     # -- one block -----------------------------------------------------------------------------------------------------
     def _one(
@@ -166,6 +165,11 @@ class Blocks:
         self._put_off = []
         with steps.entered(step):
             logs = call_converted(self._trainable.flavor.name, self._train_step, rows)
+        if len(self._put_off) > 1:
+            raise CaptureError(
+                "--algorithm coded updates the model once a step, when the sum has arrived. Received: a train_step "
+                f"that applies gradients {len(self._put_off)} times; use --algorithm allreduce"
+            )
         keeps = tf.logical_and(counts, share[0] > 0)
         for variable, before in zip(self._metrics, held, strict=True):
             variable.assign(tf.where(keeps, variable, before))

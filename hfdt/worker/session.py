@@ -15,7 +15,7 @@ from hfdt import algorithms
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm, multicasting
-from hfdt.exactness import assigned_state, batchnorm, block_checks, checks, losses, metrics
+from hfdt.exactness import assigned_state, batchnorm, block_checks, checks, losses, metrics, round_checks
 from hfdt.exactness.probe_schedule import Probing
 from hfdt.worker import nonfinite_guard, per_worker_batches, rounds
 from hfdt.worker.blocks import Blocks
@@ -136,7 +136,7 @@ class RankProgram:
             self.blocks = Blocks(self.rule, self.trainable, self.comm, transport, terms)
             return self.blocks, []
         assert isinstance(self.rule, RoundAlgorithm)
-        slots = [v for v in map(tensor_variable, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
+        slots = round_checks.averaged_slots(self.rule, self.trainable)
         self.rounds = Rounds(self.rule, self.trainable, self.comm, [*terms.averaged.values(), *slots])
         return self.rounds, [rounds.terms_note(self.options["rule"].partition("(")[0], self.rule, self.per_worker)]
 

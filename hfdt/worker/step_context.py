@@ -58,6 +58,21 @@ class LogSources:
     mixed: frozenset[str] = frozenset()
     summed: frozenset[str] = frozenset()
 
+    def whole(self, parts: Sequence[tuple[dict[str, Any], int]]) -> dict[str, Any]:
+        """Return the numbers of all parts of a batch: sums and means of plain ones, else those of the last part.
+
+        Args:
+            parts: The numbers of each part, and its samples; a part of 0 samples does not count.
+        """
+        logs, samples = dict(parts[-1][0]), sum(count for _, count in parts)
+        for name in self.plain & logs.keys() if samples else ():
+            shares = [1.0 if name in self.summed else count / samples for _, count in parts]
+            counted = [
+                tf.cast(numbers[name], tf.float64) * s for (numbers, n), s in zip(parts, shares, strict=True) if n
+            ]
+            logs[name] = tf.add_n(counted)
+        return logs
+
 
 class ExchangeInCompiled(Exception):
     """Raised where a forward pass that XLA compiles needs other ranks."""

@@ -105,7 +105,7 @@ class ServedJob:
         return Event(job=self.spec.id, epoch_end=end)
 
     def _model_positions(self) -> list[int]:
-        """Return the positions of this shard's variables; shard 0 adds the unowned ones: generator seeds and strings."""
+        """Return the positions of this shard's variables; shard 0 adds the unowned ones: seeds and strings."""
         if self.shard:
             return self.ownership.model
         owned = {i for shard in range(1, self.shards) for i in own(self.trainable, shard, self.shards).model}

@@ -14,7 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
 from fdt.data import graph
+from fdt.errors import CaptureError, UserError
 from hfdt.worker.session import RankProgram
+from hfdt.worker.step_context import LogSources
 
 ROWS, BATCH, EPOCHS = 70, 16, 2  # the last batch has six rows
 GENERATOR = np.random.default_rng(0)
@@ -59,6 +61,79 @@ def test_local_sgd_that_averages_after_every_step_is_allreduce(size, optimizer):
     for got, want in zip(weights, expected, strict=True):
         npt.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     npt.assert_allclose([e["mae"] for e in logs], history["mae"], rtol=1e-5)
+
+
+class Scaled(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, inputs):
+        return self.scale * inputs
+
+
+def test_local_sgd_averages_the_slots_of_a_scalar_weight():
+    make = model(momentum, Scaled)
+    weights, *_ = trained("local_sgd(local_steps=1)", 2, make, X, Y)
+    for got, want in zip(weights, alone(make)[0], strict=True):
+        npt.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "optimizer", "said"),
+    [
+        ("admm", lambda rate: keras.optimizers.SGD(rate, use_ema=True), "Received: use_ema=True"),
+        ("dane", lambda rate: keras.optimizers.SGD(rate, use_ema=True), "Received: use_ema=True"),
+        ("dane(solver=cg)", None, "Received: a weight with a constraint"),
+    ],
+)
+def test_what_an_algorithm_with_rounds_does_not_keep_is_refused(rule, optimizer, said):
+    def positive():
+        return keras.layers.Dense(4, kernel_constraint="non_neg")
+
+    with pytest.raises(UserError, match=said):
+        trained(rule, 2, model(optimizer, *([] if optimizer else [positive])), X, Y)
+
+
+class Steps(keras.Model):
+    """A training step of the script's own that applies gradients twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = keras.layers.Dense(1)
+
+    def build(self, shape):
+        self.out.build(shape)
+
+    def call(self, inputs):
+        return self.out(inputs)
+
+    def train_step(self, data):
+        inputs, targets = data
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(targets[:, None] - self(inputs, training=True)))
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+def test_the_numbers_that_a_step_returns_of_all_blocks():
+    sources = LogSources(plain=frozenset({"loss", "rows"}), summed=frozenset({"rows"}))
+    parts = [({"loss": 1.0, "rows": 3, "mae": 5.0}, 3), ({"loss": 9.0, "rows": 2, "mae": 6.0}, 0)]
+    parts.append(({"loss": 4.0, "rows": 1, "mae": 7.0}, 1))
+    assert sources.whole(parts) == {"loss": (3 * 1.0 + 4.0) / 4, "rows": 4, "mae": 7.0}
+    assert sources.whole(parts[1:2]) == parts[1][0], "this rank counts no block"
+
+
+def test_coded_refuses_a_step_that_updates_twice():
+    def make():
+        made = Steps()
+        made.build((None, 5))
+        made.compile(keras.optimizers.SGD(0.05))
+        return made
+
+    with pytest.raises(CaptureError, match="applies gradients 2 times"):
+        trained("coded(redundancy=2)", 3, make, X, Y, probe=False)
 
 
 def test_local_sgd_averages_what_ranks_reach_after_k_steps():

@@ -51,6 +51,7 @@ class PlacedRank:
         self._algorithm = options["rule"]
         self._replicated = self._samples = self._in_sessions = 0
         self._engine = PlacementEngine(exchange, self._stepped)
+        self._refused: CaptureError | None = None
         self._sessions = sessions(self._count_session, self._count_replicated)
         self._noted = False
 
@@ -80,7 +81,9 @@ class PlacedRank:
         return self._engine.variables.steps + self._in_sessions
 
     def end(self) -> None:
-        """Compare all ranks' variables once more."""
+        """Compare all ranks' variables once more. Raises a step's refusal again, which the script may have caught."""
+        if self._refused is not None:
+            raise self._refused
         if self._engine.variables.steps:
             self._engine.variables.check()
 
@@ -89,7 +92,8 @@ class PlacedRank:
         entry = self._engine.entry
         if entry.first is None:
             if not self._allow_replicated:
-                raise CaptureError(UNDIVIDED.format(where=where()))
+                self._refused = CaptureError(UNDIVIDED.format(where=where()))
+                raise self._refused
             self._replicated += 1
             return
         if not self._noted:

@@ -128,8 +128,8 @@ class Blocks:
                 continue
             _assign(self._terms.averaged.values(), before)
             between = self._ends[number], self._ends[number + 1], self._ends[-1]
-            own[number], *part = self._one(train_step, batch, number, between, seeds, owners)
-            parts.append(part)
+            own[number], logs, samples = self._one(train_step, batch, number, between, seeds, owners)
+            parts.append((logs, samples))
         self._finish_seeds(seeds)
         if self._check_next and self.plan.needs_same_bits:
             self._check_bits(own)

@@ -5,6 +5,7 @@ correct already. While a metric holds no updates of this rank, it shows the stat
 """
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -41,11 +42,16 @@ class Metrics:
         self._add, self._at_part, self._alone = add, divided, alone
         self._of_others, self._unsure, self._several = others, unsure, several
         self._adding = False
+        self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # metrics
+
+    def variables(self) -> list[tf.Variable]:
+        """Return the states of all metrics."""
+        return [tensor_variable(v) for metric in list(self._made.values()) for v in metric.variables]
 
     def made(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
         """Run in place of Metric.__init__ and replace the methods of the new object."""
         original(metric, *args, **kwargs)
-        kind = type(metric)
+        kind, self._made[id(metric)] = type(metric), metric
         with tf.init_scope():  # made now, because a tf.function can make variables only in its first trace
             # "divided": the state has updates of divided steps, also other ranks'. "own": it has updates of this rank,
             # or of undivided data.

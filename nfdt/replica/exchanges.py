@@ -106,6 +106,13 @@ class OptimizerExchanges:
         found: dict[int, OptimizerExchange] = vars(function).get(OF_FUNCTION, {})
         return found.values()
 
+    def owned(self) -> list[tf.Variable]:
+        """Return all variables that optimizers update, and the optimizers' own."""
+        optimizers = [exchange.made_for() for exchange in self._exchanges()]
+        own = [each.variables for each in optimizers if each is not None]
+        held = [v for each in own for v in (each() if callable(each) else each)]
+        return [*map(tensor_variable, held), *(v for exchange in self._exchanges() for v in exchange.raw)]
+
     @contextlib.contextmanager
     def within(self, function: Any) -> Iterator[None]:
         """Mark a call of a tf.function, on this worker or skipped for another. Only its tracing calls `of`."""

@@ -36,7 +36,8 @@ from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.sessions import NfdtSessions
-from nfdt.replica.skippable_regions import SkippableRegions, effects
+from nfdt.replica.side_effects import LostEffect, effects
+from nfdt.replica.skippable_regions import SkippableRegions
 
 UNDIVIDED = (
     "workers cannot take the training step at {where} in turn: it must be a tf.function with the batch as an argument, "
@@ -121,8 +122,15 @@ class RoundRobinRank:
             self._turns.moves(exchange)
         output = original(function, *args, **kwargs)
         if self._turns.calling or self.skippable_regions.inside():
-            but = [count for exchange in self._exchanges.of_function(function) for count in exchange.counts]
-            self._turns.called(function, effects(function, but))
+            counts = [count for exchange in self._exchanges.of_function(function) for count in exchange.counts]
+            but = [*counts, *self.metrics.variables()]
+            lost = function_trains(function) or not function_takes(function)  # else it may add up gradients
+            found = effects(function, but, self._exchanges.owned(), lost=lost)
+            self._turns.called(function, found)
+            if self._turns.calling and self._size > 1:  # other workers' calls will be skipped
+                for effect, by in found:
+                    if isinstance(effect, LostEffect):
+                        effect.move(by)
         return output
 
     def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:

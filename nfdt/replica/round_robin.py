@@ -9,7 +9,7 @@ on one machine.
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from client_shim.replica.evaluating import evaluates
 from client_shim.replica.steps import Site, loop_at_work
+from nfdt.replica.variants import Variants
 
 
 class Advanceable(Protocol):
@@ -59,6 +60,11 @@ class Region:
             self.number += 1
         self.since = applied
 
+    def follow(self, before: "Region", applied: int) -> None:
+        """Continue the step of `before`, the region of the same code for other objects, if none was applied since."""
+        if before is not self and applied == before.since:
+            self.number, self.sync, self.since = before.number, before.sync, before.since
+
     def keep(self, shapes: Any, values: Any, applied: int, moved: list[tuple[Advanceable, int]]) -> None:
         """Store the result of a run. `shapes`: of its batch."""
         if self.runs and shapes != self.shapes:
@@ -83,7 +89,7 @@ class RoundRobin:
         self.around: Site | None = None  # the loop in which steps are taken in turn
         self._whose = ""  # as `calling`, for the last region that started in it
         self.applied = 0  # number of updates, including those of others' steps, which have no effect
-        self._regions: weakref.WeakKeyDictionary[Any, dict[Any, Region]] = weakref.WeakKeyDictionary()
+        self._regions: weakref.WeakKeyDictionary[Any, dict[Any, Variants[Region]]] = weakref.WeakKeyDictionary()
         self._applying: weakref.WeakSet[Any] = weakref.WeakSet()  # functions
         self._before: dict[Counter, int] = {}  # counts at the start of the running region
         self._effects: dict[Any, Sequence[tuple[Advanceable, int]]] = {}  # by function that it called
@@ -109,9 +115,13 @@ class RoundRobin:
         return site == self.around or (site is not None and not evaluates(self.around))
 
     # -- regions ---------------------------------------------------------------------------------------------------
-    def region(self, owner: Any, key: Any) -> Region:
-        """Return the region of `owner` and `key`."""
-        return self._regions.setdefault(owner, {}).setdefault(key, Region())
+    def region(self, owner: Any, key: Any, given: Mapping[Any, Any] | None = None, *, numbers: bool = False) -> Region:
+        """Return the region of `owner` and `key` for the objects in `given`; `numbers`: as for `Variants.of`."""
+        variants = self._regions.setdefault(owner, {}).setdefault(key, Variants(Region))
+        before, found = variants.last, variants.of(given or {}, numbers=numbers)
+        if before is not None:
+            found.follow(before, self.applied)
+        return found
 
     def begin(self, region: Region, loop: Site | None, shapes: Any, *, ready: bool, given_up: bool = False) -> bool:
         """Return whether to run `region`; in another's turn it is skipped if its last result fits the batch.
@@ -155,12 +165,13 @@ class RoundRobin:
 
         Args:
             owner: The tf.function or the model.
-            given: Arguments that contain the batch; None if `run` counts it itself.
+            given: Arguments (args, kwargs) that contain the batch; None if `run` counts it itself.
             run: The call.
             kind: Which of the model's calls it is.
             trains: Whether it applies gradients itself.
         """
-        region, shapes = self.region(owner, kind), _shapes(given)
+        args, kwargs = given or ((), {})
+        region, shapes = self.region(owner, kind, {**dict(enumerate(args)), **kwargs}, numbers=True), _shapes(given)
         if not self.begin(region, loop_at_work(), shapes, ready=region.runs > 0):
             return region.values
         with self._called(kind):

@@ -30,6 +30,7 @@ class SkippableRegions:
     def __init__(self, turns: RoundRobin, count: Callable[[int], None], meet: Callable[[], None]) -> None:
         self._turns, self._count, self._meet = turns, count, meet
         self._running: int | None = None  # key of the running region
+        self._regions: dict[int, Region] = {}  # by key: the region of the last models that its code was used for
         self._drawing: set[int] = set()  # regions that draw random numbers: every worker then runs every step of them
         self._shapes: Any = None  # shapes of the running region's inputs
         self._drawn: Any = None  # random numbers that it draws
@@ -60,7 +61,8 @@ class SkippableRegions:
         site = None if not tf.executing_eagerly() or self._turns.calling else loop_at_work()
         if site is None or not site.trains:
             return True
-        region, held = self._region(key), _held(names, reads)
+        held = _held(names, reads)
+        region = self._regions[key] = self._turns.region(self, key, held)
         self._shapes = None if cut is None else _shapes(held, cut)
         ready = self._shapes is not None and region.runs > 1 and key not in self._drawing
         runs = self._turns.begin(region, site, self._shapes, ready=ready, given_up=given_up)
@@ -75,7 +77,7 @@ class SkippableRegions:
         if self._running != key:
             return
         self._apart.close()
-        region = self._region(key)
+        region = self._regions[key]
         self._turns.keep(region, self._shapes, values)
         if region.runs > 1 and self._drawn.drawn():  # the first run may build the model
             self._drawing.add(key)
@@ -86,11 +88,8 @@ class SkippableRegions:
 
     def last(self, key: int) -> Mapping[str, Any]:
         """Return the result of the region's last run."""
-        values: Mapping[str, Any] = self._region(key).values
+        values: Mapping[str, Any] = self._regions[key].values
         return values
-
-    def _region(self, key: int) -> Region:
-        return self._turns.region(self, key)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:

@@ -78,7 +78,7 @@ def test_a_second_fit_begins_with_a_step_of_its_own_and_so_does_what_else_the_mo
                 history = model.fit(np.array([[first], [first + 1.0]]), batch_size=1, shuffle=False, verbose=0)
             assert history.history["given"] == [first + 1.0]
     assert seen == [0, 1, 10, 11]
-    assert turns.call(model, [], lambda: "a step") == "a step"
+    assert turns.call(model, ([], {}), lambda: "a step") == "a step"
 
 
 def test_a_loop_of_fits_is_traced_once(turns):

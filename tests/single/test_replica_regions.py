@@ -197,6 +197,26 @@ def test_what_only_the_first_step_draws_is_for_its_model(run):
     assert run(STEP.format(more="if not i: np.random.random()", seen="float(loss)"))[2] == [1.0, 5.0, 5.0, 6.0]
 
 
+MODELS = """
+def step(w, x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(x * w)
+    gradient = tape.gradient(loss, w)
+    optimizer.apply_gradients([(gradient, w)])
+    return float(loss)
+
+weights = [tf.Variable(1.0), tf.Variable(100.0)]
+for i in range(5):
+    seen.append([step(w, tf.constant([float(i)])) for w in weights])
+"""
+
+
+def test_a_step_function_of_several_models_takes_turns_with_each_and_returns_its_own_values(run):
+    applied, counted, seen, _ = run(MODELS)
+    assert seen == [[0.0, 0.0], [1.0, 100.0], [1.0, 100.0], [3.0, 300.0], [3.0, 300.0]]
+    assert applied == [[1.0], [1.0], [3.0], [3.0]] and counted == [1, 1, 1, 1], "both of every other batch"
+
+
 LEAVING = """
 def train():
     for i in range(4):

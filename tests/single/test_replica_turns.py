@@ -117,13 +117,13 @@ def test_a_function_that_is_gone_leaves_no_output_to_the_next():
         pass
 
     model = Model()
-    assert turns.call(model, (), lambda: "a") == "a" and turns.call(model, (), lambda: "b") == "b"
-    assert turns.call(model, (), lambda: "c") == "b", "another's"
-    assert turns.call(model, (), lambda: "d", kind="fit") == "d", "a call of another kind has its own"
+    assert turns.call(model, ((), {}), lambda: "a") == "a" and turns.call(model, ((), {}), lambda: "b") == "b"
+    assert turns.call(model, ((), {}), lambda: "c") == "b", "another's"
+    assert turns.call(model, ((), {}), lambda: "d", kind="fit") == "d", "a call of another kind has its own"
     gone = weakref.ref(model)
     del model
     gc.collect()
-    assert gone() is None and turns.call(Model(), (), lambda: "e") == "e"
+    assert gone() is None and turns.call(Model(), ((), {}), lambda: "e") == "e"
 
 
 def in_steps(loop, tmp_path):

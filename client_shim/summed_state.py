@@ -48,9 +48,10 @@ class SummedState:
         before = {id(v): tf.identity(v) for v in (*self._variables(), *self._held)}
         with assignments() as assigned:
             result = run()
-        variables = [*self._variables(), *(v for v in self._held if id(v) in assigned)]
+        variables = [*self._variables(), *(v for v in self._held if v.ref() in assigned)]
         start = [before.get(id(v), tf.zeros_like(v)) for v in variables]  # it may have been made just now
-        examine = functools.partial(_examine, run, variables, start, assigned)
+        others = [ref.deref() for ref in assigned if not any(ref.deref() is v for v in variables)]
+        examine = functools.partial(_examine, run, variables, start, assigned, others)
         attributes = dict(vars(self._metric))
         self._verdict.assign(tf.cond(self._verdict > _UNKNOWN, self._verdict.read_value, examine))
         vars(self._metric).update(attributes)  # instead of tensors of another graph, and counts of repeated updates
@@ -82,29 +83,36 @@ def _watched(flavor: str, metric: Any, held: Sequence[Any]) -> SummedState:
 
 
 def _examine(
-    run: Callable[[], Any], variables: list[tf.Variable], start: list[Tensor], assigned: Mapping[int, int]
+    run: Callable[[], Any],
+    variables: list[tf.Variable],
+    start: list[Tensor],
+    assigned: Mapping[Any, int],
+    others: list[tf.Variable],
 ) -> Tensor:
-    """Return the verdict on `variables`, which `run` has just led from `start` to their values."""
+    """Return the verdict on `variables`, which `run` has just led from `start` to their values.
+
+    `others`: further variables that `run` assigns; they keep their values.
+    """
 
     def after(state: Sequence[Tensor]) -> list[Tensor]:
         _assign(variables, state)
         run()
         return [tf.identity(v) for v in variables]
 
-    once = [tf.identity(v) for v in variables]
+    once, kept = ([tf.identity(v) for v in group] for group in (variables, others))
     twice, once_again, twice_again = after(once), after(start), after(once)
     depends = [*map(_depends, start, once, twice, once_again, twice_again)]
     for sign in (-1, 1):  # of a variable that this batch leaves alone
         moved = [
-            _moved(v, a, b, sign) if id(v) in assigned else a for v, a, b in zip(variables, start, once, strict=True)
+            _moved(v, a, b, sign) if v.ref() in assigned else a for v, a, b in zip(variables, start, once, strict=True)
         ]
         for a, b, begin, end in zip(start, once, moved, after(moved), strict=True):
             depends.append(tf.reduce_all(a == b) & tf.reduce_any(begin != end))
     # A flag is true for all workers if it is for one, and so it is if it is from the start.
     depends += [
-        tf.reduce_any(a) for v, a in zip(variables, start, strict=True) if a.dtype.is_bool and id(v) in assigned
+        tf.reduce_any(a) for v, a in zip(variables, start, strict=True) if a.dtype.is_bool and v.ref() in assigned
     ]
-    _assign(variables, once)
+    _assign([*variables, *others], [*once, *kept])
     settled = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tf.cast(b, tf.float64))) for b in once])
     verdict = tf.where(tf.reduce_any(depends), _DEPENDS, tf.where(settled, _ADDS, _UNKNOWN))
     return tf.cast(verdict, tf.int64)

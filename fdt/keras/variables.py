@@ -34,14 +34,14 @@ def tensor_variable(variable: Any) -> tf.Variable:
 
 
 @contextlib.contextmanager
-def assignments() -> Iterator[Counter[int]]:
-    """Yield the number of assignments within the context, traced or executed, by the id of the tf.Variable."""
-    assigned: Counter[int] = Counter()
+def assignments() -> Iterator[Counter[Any]]:
+    """Yield the number of assignments within the context, traced or executed, by the `ref()` of the tf.Variable."""
+    assigned: Counter[Any] = Counter()
     within: list[Any] = []  # a method of the subclass may call that of the base
 
     def noting(original: Any) -> Any:
         def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-            assigned[id(self)] += not within
+            assigned[self.ref()] += not within
             within.append(self)
             try:
                 return original(self, *args, **kwargs)

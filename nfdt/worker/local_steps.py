@@ -78,15 +78,15 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
         variable.assign(value, read_value=False)
 
 
-def decays(averages: Mapping[int, float], variables: Sequence[Any], assigned: Mapping[int, int]) -> list[float]:
+def decays(averages: Mapping[int, float], variables: Sequence[Any], assigned: Mapping[Any, int]) -> list[float]:
     """Return what is left of each variable's old value after one step: d**k of an average assigned k times, else 1.
 
     Args:
         averages: The decay d of moving averages (fdt/keras/variables.py).
         variables: The tf.Variables that a step assigns.
-        assigned: Number of assignments by the id of the variable.
+        assigned: Number of assignments by the `ref()` of the variable.
     """
-    return [averages.get(id(v), 1.0) ** assigned[id(v)] for v in variables]
+    return [averages.get(id(v), 1.0) ** assigned[v.ref()] for v in variables]
 
 
 class LocalStep:
@@ -110,7 +110,7 @@ class LocalStep:
         model, others = self.trainable.model, [tensor_variable(v) for v in self.others]
         with schedule_at(model.optimizer, at[0]), assignments() as assigned:
             logs: dict[str, Tensor] = model.train_step(batch)
-        self.changed = [i for i, v in enumerate(others) if id(v) in assigned]
+        self.changed = [i for i, v in enumerate(others) if v.ref() in assigned]
         self.decays = decays(self.averages, [others[i] for i in self.changed], assigned)
         return logs
 

@@ -192,7 +192,7 @@ class GradientStep:
             raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
         self._refuse_own_updates(assigned)
         present, gradients = self._in_order(*applied[0])
-        changed = [i for i, v in enumerate(others) if id(v) in assigned]
+        changed = [i for i, v in enumerate(others) if v.ref() in assigned]
         left = decays(self._averages, [others[i] for i in changed], assigned)
         self._found = TracedGradient(present, changed, left)
         if is_loss_scaled(self._model.optimizer):  # the optimizer handles overflow itself
@@ -204,10 +204,10 @@ class GradientStep:
         pairs = zip(changed, left, strict=True)
         return gradients, [change_of(others[i].read_value(), before[i], decay) for i, decay in pairs], logs, finite
 
-    def _refuse_own_updates(self, assigned: Mapping[int, int]) -> None:
+    def _refuse_own_updates(self, assigned: Mapping[Any, int]) -> None:
         """Raise NeedsReplica where the step itself assigned a weight or a variable of the optimizer."""
         updated = [*self._trainable.trainable, *self._trainable.optimizer]
-        own = [getattr(v, "path", v.name) for v in updated if id(tensor_variable(v)) in assigned]
+        own = [getattr(v, "path", v.name) for v in updated if tensor_variable(v).ref() in assigned]
         if own:
             reason = f"train_step assigns {own[0]!r} itself, and only a server updates it"
             raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)

@@ -168,7 +168,8 @@ def _operations(level: _Level) -> Iterator[tuple[_Level, Any]]:
         if operation.type in _DRAWS or operation.type.startswith(WRITES):
             yield level, operation
         resources = any(tensor.dtype == tf.resource for tensor in operation.inputs)
-        for name in functions_of(operation) if resources else ():
+        names = functions_of(operation) if resources else ()
+        for name in filter(level.graph._get_function, names):
             inner = function_graph(level.graph, name)
             first = len(operation.inputs) - len(inner.inputs)  # a branch does not receive the condition
             pairs = zip(inner.inputs, list(operation.inputs)[max(first, 0) :], strict=False)

@@ -1,8 +1,9 @@
 """The results of a session run over ranks: fetched values of the whole batch, and the sum of gradients.
 
-Runs of the first batch, whole and in halves, determine which number is a mean over samples and which a sum. A summary
-(`tf.compat.v1.summary`) is split into its scalars; its histograms are rank 0's, of rank 0's own rows. Of gradients,
-rows of embeddings are concatenated and other arrays are added.
+Runs of the first batches, whole and in halves, determine which number is a mean over samples and which a sum; what is
+neither (a root, a maximum) is computed of the whole batch. A summary (`tf.compat.v1.summary`) is split into its
+scalars; its histograms are rank 0's, of rank 0's own rows. Of gradients, rows of embeddings are concatenated and other
+arrays are added.
 """
 
 from collections.abc import Sequence
@@ -19,15 +20,19 @@ from replica.placement import PARTIAL, Placement, Shard, divided
 
 Cell: TypeAlias = Array
 INEXACT = 1e-3  # relative; rounding is at 1e-6
+ROUNDING = 1e-5  # of fetched numbers: what is off by more is computed of the whole batch, which costs time only
+ROUNDING_OF_ROWS = 1e-4
+SHOWN = 0.02  # relative; a root or an exponential of means whose halves differ by less may pass for a mean
 
 
 class OutputKind(Enum):
-    """The combination of the ranks' numbers. FIRST: rank 0's."""
+    """The combination of the ranks' numbers. FIRST: rank 0's. WHOLE: rank 0's of a run on the whole batch."""
 
     MEAN = "mean"
     SUM = "sum"
     ROWS = "rows"
     FIRST = "first"
+    WHOLE = "whole"
 
 
 def read(whole: Vector, first: Vector, second: Vector) -> Reading:
@@ -62,7 +67,7 @@ def rebuilt(tensor: Any, value: Any, made: list[Cell]) -> Any:
 
 
 def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> OutputKind | None:
-    """Return the kind of a cell; None where all values are 0, which shows nothing.
+    """Return the likeliest kind of a cell that draws random numbers; None where all values are 0, which shows nothing.
 
     `even` has as many rows as the two halves together, `whole` has `rows` rows.
     """
@@ -81,6 +86,48 @@ def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> Output
     if not all(np.all(np.isfinite(each)) for each in flat):
         return None
     return OutputKind.SUM if read(*flat) is Reading.STEP_SUM else OutputKind.MEAN
+
+
+def exactly(
+    whole: Cell, first: Cell, second: Cell, even: Cell, rows: int, inexact: float = ROUNDING
+) -> OutputKind | None:
+    """Return the kind of a cell, WHOLE where it is no mean, sum or rows; None where these values do not show it.
+
+    The arguments are those of `how`. Relative differences up to `inexact` are none.
+    """
+    kind = even.dtype.kind
+    if np.ndim(whole) and len(whole) == rows and len(first) == len(second) == rows // 2:
+        same = np.shape(whole)[1:] == np.shape(first)[1:] and _near(even, np.concatenate([first, second]))
+        return OutputKind.ROWS if same else OutputKind.WHOLE
+    if kind == "b" or not np.shape(even) == np.shape(first) == np.shape(second):
+        return OutputKind.WHOLE
+    if kind in "iu":
+        found = OutputKind.SUM if np.any((first != 0) & (second != 0)) else None
+        return found if np.array_equal(even, first + second) else OutputKind.WHOLE
+    flat = [np.ravel(np.asarray(cell, np.float64)) for cell in (even, first, second)]
+    size = max((float(np.max(np.abs(each), initial=0.0)) for each in flat), default=0.0)
+    if not size or not np.isfinite(size):
+        return None
+    total, one, other = (each / size for each in flat)
+    is_sum = read(total, one, other) is Reading.STEP_SUM
+    off = np.max(np.abs(total - (one + other) * (1.0 if is_sum else 0.5)))
+    if off > inexact:
+        return OutputKind.WHOLE
+    shown = np.minimum(np.abs(one), np.abs(other)) if is_sum else np.abs(one - other)
+    return (OutputKind.SUM if is_sum else OutputKind.MEAN) if np.max(shown) > SHOWN else None
+
+
+def _near(one: Cell, other: Cell) -> bool:
+    if one.dtype.kind in "biu":
+        return np.array_equal(one, other)
+    a, b = (np.asarray(each, np.float64) for each in (one, other))
+    size = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
+    return np.allclose(a, b, rtol=0, atol=max(ROUNDING_OF_ROWS, rounding(one)) * size, equal_nan=True)
+
+
+def rounding(cell: Cell) -> float:
+    """Return the relative rounding of a few operations in the cell's own precision."""
+    return 0.03 if _is_narrow(cell) else 4 * float(np.finfo(cell.dtype).eps) if cell.dtype.kind == "f" else 0.0
 
 
 def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | None, float]:

@@ -1,14 +1,15 @@
 """Trials of a session's run before it is divided: they determine which results are means and which are sums over rows.
 
-The run is tried on the first batch and on its halves, and all variables are restored. Operations after the gradients
-get those of the whole batch each time, as in the ranks' own runs. A trial detects a graph that cannot run on half a
-batch, and a gradient that is neither mean nor sum.
+The run is tried on the first batches and on their halves, and all variables are restored. Operations after the
+gradients get those of the whole batch each time, as in the ranks' own runs. A trial detects a graph that cannot run on
+half a batch, and a gradient that is neither mean nor sum. A fetched number that is neither is computed of the whole
+batch from then on, and so is each number until several batches have shown the same.
 """
 
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,15 @@ import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions.plans import FetchPlan
-from hfdt.replica.session_outputs import Cell, OutputKind, cells, how, reading
+from hfdt.replica.session_outputs import INEXACT, Cell, OutputKind, cells, exactly, how, reading, rounding
+from hfdt.replica.session_sources import CellSource, CellSources
 from hfdt.worker.step_context import Reading
 
 Share = tuple[int, int]  # samples of this rank, samples of the batch
 TRIES = 20  # at most, until every result is known to be a mean or a sum
+ALIKE = 3  # batches that must show the same of a number: of one batch, a ratio or a median may be a mean by chance
 Name = tuple[str, int]  # of a cell: its tensor's name and its index in the tensor
+Cells = Mapping[Name, Cell]
 Recorded = Mapping[int, Sequence[Any]]  # number of a gradient -> its arrays
 # (feeds, gradients to continue with; None: the run's own) -> (values, the run's own gradients)
 Try = Callable[[dict[Any, Any], Recorded | None], tuple[list[Any], Recorded]]
@@ -31,11 +35,15 @@ Try = Callable[[dict[Any, Any], Recorded | None], tuple[list[Any], Recorded]]
 class TrialHistory:
     """The results of all trials of one graph.
 
-    `readings`: by a gradient's number. `outputs`: how cells are combined. `refused`: why a tried run cannot be divided.
+    `readings`: by a gradient's number. `outputs`: how cells are combined. `open`: cells that are WHOLE for the time
+    being, with what batches have shown of them, and how many did. `sources`: of cells. `refused`: why a
+    tried run cannot be divided.
     """
 
     readings: dict[int, Reading] = field(default_factory=dict)
     outputs: dict[Name, OutputKind] = field(default_factory=dict)
+    open: dict[Name, tuple[OutputKind | None, int]] = field(default_factory=dict)
+    sources: dict[Name, CellSource] = field(default_factory=dict)
     refused: "weakref.WeakKeyDictionary[FetchPlan, str]" = field(default_factory=weakref.WeakKeyDictionary)
     tries: "weakref.WeakKeyDictionary[FetchPlan, int]" = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -47,6 +55,33 @@ class TrialHistory:
         """Take rank 0's findings in place of this rank's."""
         self.readings, self.outputs = dict(readings), dict(outputs)
 
+    def found(self, name: Name, kind: OutputKind | None) -> None:
+        """Take what a batch shows of a cell; None: nothing."""
+        before, count = self.open.pop(name, (None, 0))
+        if kind is OutputKind.WHOLE or (kind and before and kind is not before):
+            self.outputs[name] = OutputKind.WHOLE
+        elif kind and count + 1 >= ALIKE:
+            self.outputs[name] = kind
+        else:
+            self.outputs[name], self.open[name] = OutputKind.WHOLE, (kind or before, count + bool(kind))
+
+    def whole(self, plan: FetchPlan, given: Cells) -> list[Name]:
+        """Return the cells that a run must compute of the whole batch; `given` are known."""
+        fetched = {tensor.name for tensor in plan.fetches}
+        wholes = (name for name, kind in self.outputs.items() if kind is OutputKind.WHOLE and name not in given)
+        return [name for name in wholes if name[0] in fetched and name in self.sources]
+
+    def left_out(self, tensor: Any, given: Cells) -> bool:
+        """Return whether a run of this rank's rows need not fetch `tensor`, because it is `given`.
+
+        What has other effects is fetched: exchanges of gradients, changes of variables.
+        """
+        name = tensor.name, 0
+        source, kind = self.sources.get(name), self.outputs.get(name)
+        if source is None or source.tensor is not tensor or source.branches or source.moves or source.trains:
+            return False
+        return kind is OutputKind.WHOLE and name in given
+
     def how(self, name: Name, cell: Cell) -> OutputKind:
         return self.outputs.get(name, OutputKind.MEAN if np.asarray(cell).dtype.kind == "f" else OutputKind.FIRST)
 
@@ -56,13 +91,15 @@ class SessionTrial:
     """The result of a trial.
 
     `fails`: the error on half a batch. `off`: the largest error of a gradient as a mean or a sum. `whole`: the whole
-    batch's cells. `unknown`: the cells whose kind is not known yet.
+    batch's cells. `unknown`: the cells whose kind is not known yet. `stuck`: a cell that must be computed of the whole
+    batch but waits for an update.
     """
 
     fails: str = ""
     off: float = 0.0
-    whole: Mapping[Name, Cell] = field(default_factory=dict)
+    whole: Cells = field(default_factory=dict)
     unknown: Sequence[Name] = ()
+    stuck: str = ""
 
 
 def tried(
@@ -70,11 +107,15 @@ def tried(
     feeds: Mapping[Any, Any],
     rows: int,
     known: TrialHistory,
+    sources: CellSources,
     run: Try,
     read: Callable[[], list[Any]],
     write: Callable[[list[Any]], None],
 ) -> SessionTrial:
-    """Try the run, and add the findings to `known`. `read` and `write` access the run's variables."""
+    """Try the run, and add the findings to `known`. `read` and `write` access the run's variables.
+
+    After the first trial, a batch that fails in halves shows nothing.
+    """
     before, half = read(), rows // 2
 
     def on(low: int, high: int, instead: Recorded | None) -> tuple[list[Any], Recorded]:
@@ -88,18 +129,21 @@ def tried(
         first, second = on(0, half, whole[1]), on(half, 2 * half, whole[1])
         even = whole if rows == 2 * half else on(0, 2 * half, whole[1])
     except (tf.errors.OpError, ValueError) as error:
-        return SessionTrial(fails=str(error).splitlines()[0])
+        return SessionTrial(fails="" if plan in known.tries else str(error).splitlines()[0])
     off = _read_gradients(plan, known, (even[1], first[1], second[1]))
-    given, unknown = _read_outputs(plan, known, [each[0] for each in (whole, first, second, even)], rows)
+    found = _read_outputs(plan, known, sources, [each[0] for each in (whole, first, second, even)], rows)
     missing = any(taken.number not in known.readings for taken in plan.taken)
-    known.tries[plan] = known.tries.get(plan, 0) + 1 if unknown or missing else TRIES
-    return SessionTrial("", off, given, unknown)
+    unclear = missing or found.unknown or any(name in known.open for name in found.whole)
+    known.tries[plan] = known.tries.get(plan, 0) + 1 if unclear else TRIES
+    return replace(found, off=off)
 
 
 def _read_gradients(plan: FetchPlan, known: TrialHistory, runs: Sequence[Recorded]) -> float:
-    """Return the largest error of a gradient under its reading."""
+    """Return the largest error of a gradient under its reading. Later trials of a run read only those still unknown."""
     worst = 0.0
     for taken in plan.taken:
+        if plan in known.tries and taken.number in known.readings:
+            continue
         found, off = reading(*_flat(taken.sparse, [run[taken.number] for run in runs]))
         if found is not None:
             known.readings[taken.number] = found
@@ -124,21 +168,36 @@ def _flat(sparse: Sequence[str], runs: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _read_outputs(
-    plan: FetchPlan, known: TrialHistory, runs: Sequence[list[Any]], rows: int
-) -> tuple[dict[Name, Cell], list[Name]]:
-    """Return the first run's cells, and the names of those whose kind is not known yet."""
-    whole, unknown = {}, []
+    plan: FetchPlan, known: TrialHistory, sources: CellSources, runs: Sequence[list[Any]], rows: int
+) -> SessionTrial:
+    """Return the first run's cells, the names of those whose kind is not known yet, and one that is stuck."""
+    whole, unknown, stuck = {}, [], ""
     for place, tensor in enumerate(plan.fetches):
-        for i, each in enumerate(zip(*(cells(tensor, values_[place]) for values_ in runs), strict=False)):
+        parts = list(zip(*(cells(tensor, values_[place]) for values_ in runs), strict=False))
+        for i, (each, source) in enumerate(zip(parts, sources.of(tensor, len(parts)), strict=True)):
             name = tensor.name, i
-            whole[name] = each[0]
-            if name not in known.outputs:
-                found = how(each[0], each[1], each[2], each[3], rows)
-                if found is None:
-                    unknown.append(name)
-                else:
-                    known.outputs[name] = found
-    return whole, unknown
+            whole[name], known.sources[name] = each[0], source
+            if name not in known.outputs or name in known.open:
+                kind = _read_cell(name, known, source, each, rows)
+                if kind is OutputKind.WHOLE and source.moves:
+                    stuck = source.tensor.name
+                unknown += [name] * (kind is None)
+    return SessionTrial(whole=whole, unknown=unknown, stuck=stuck)
+
+
+def _read_cell(
+    name: Name, known: TrialHistory, source: CellSource, parts: tuple[Cell, Cell, Cell, Cell], rows: int
+) -> OutputKind | None:
+    """Add to `known` what a cell of (batch, halves, both halves) is; None where it is not known yet."""
+    if source.divided and not (source.noisy or source.moves):
+        known.found(name, exactly(*parts, rows))
+        return known.outputs[name]
+    kind: OutputKind | None = OutputKind.FIRST
+    if source.divided:
+        kind = how(*parts, rows) if source.noisy else exactly(*parts, rows, max(INEXACT, rounding(parts[0])))
+    if kind is not None:
+        known.outputs[name] = kind
+    return kind
 
 
 @dataclass

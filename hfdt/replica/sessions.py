@@ -1,8 +1,8 @@
 """A rank's runs of TensorFlow 1 sessions (client_shim/replica/sessions).
 
 A run that computes gradients of variables is a training run. Each rank feeds its part of the batch's rows; gradients
-are weighted and summed over ranks inside the run, and other fetched values are combined after it. Any other run is
-replicated on every rank.
+are weighted and summed over ranks inside the run, and other fetched values are combined after it. Values that cannot be
+combined are fetched before it, of the whole batch, without the update. Any other run is replicated on every rank.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ from fdt.errors import CaptureError
 from fdt.process_group import ReplicaGroup
 from hfdt.replica import session_trials as trials
 from hfdt.replica.session_outputs import INEXACT, Combining, OutputKind, added, cells, rebuilt
+from hfdt.replica.session_sources import CellSources
 from hfdt.replica.session_trials import SessionRun, Share
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
@@ -42,6 +43,10 @@ NEITHER = (
     + OTHERWISE
 )
 MOVED = "a session's training run must change variables by gradients only. Received: {}, at {}" + OTHERWISE
+STUCK = (
+    "a training run may fetch only means, sums and rows of the batch where they wait for its update. Received: {}, "
+    "which is none of these, at {}; compute it without a control dependency on the update" + OTHERWISE
+)
 MANY = "a run must compute gradients at most {} times. Received: {}, at {}"
 TURN_S = 600.0
 
@@ -99,7 +104,7 @@ class HfdtSessions(SessionRuns):
         trial, reason = trials.SessionTrial(), known.refused.get(plan, "")
         if not reason and not (plan in known.tries and rows):
             reason = self._undivided(plan, feeds, rows)
-        if not reason and not known.settled(plan):
+        if not reason and not known.settled(plan) and (rows or 0) > 1:
             trial, reason = self._tried(call, plan, feeds, rows or 0, known)
             if reason:
                 known.refused[plan] = reason
@@ -124,8 +129,7 @@ class HfdtSessions(SessionRuns):
         variables = plan.variables(call.session.graph)
 
         def run(part: dict[Any, Any], instead: trials.Recorded | None) -> tuple[list[Any], trials.Recorded]:
-            now = SessionRun((rows, rows), [], {}, instead)
-            with self._running(now):
+            with self._running(now := SessionRun((rows, rows), [], {}, instead)):
                 return call.plainly(list(plan.fetches), part), now.recorded or {}
 
         def read() -> list[Any]:
@@ -134,14 +138,15 @@ class HfdtSessions(SessionRuns):
         def write(before: list[Any]) -> None:
             values.write_changed(call.plainly, variables, before, read())
 
-        trial = trials.tried(plan, feeds, max(rows, 2), known, run, read, write)
-        off = trial.off if not plan.noisy else 0.0
+        sources = CellSources(plan, feeds, rows, self.gradients)
+        trial = trials.tried(plan, feeds, rows, known, sources, run, read, write)
         results = {
             "fails": trial.fails,
-            "off": off,
+            "off": 0.0 if plan.noisy else trial.off,
             "readings": {str(number): r.name for number, r in known.readings.items()},
             "outputs": [[list(name), h.name] for name, h in known.outputs.items()],
             "unknown": [list(name) for name in trial.unknown],
+            "stuck": trial.stuck,
             "tries": known.tries.get(plan, 0),
         }
         results = self._rank_0s("how a run is read", results)
@@ -154,7 +159,28 @@ class HfdtSessions(SessionRuns):
         if results["fails"]:
             return trial, FIXED.format(f"a graph that fails on half a batch: {results['fails']}", where())
         known.tries[plan] = results["tries"]
+        if results["stuck"]:
+            return trial, STUCK.format(results["stuck"], where())
         return trial, NEITHER.format(where()) if results["off"] > INEXACT else ""
+
+    def _of_whole_batch(
+        self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], known: trials.TrialHistory, given: trials.Cells
+    ) -> trials.Cells:
+        """Return `given` and the cells that are fetched of the whole batch. The run changes no variable."""
+        names = known.whole(plan, given)
+        if not names:
+            return given
+        sources = [known.sources[name] for name in names]
+        tensors = [source.tensor for source in sources]
+        variables = plan.variables(call.session.graph) if any(source.branches for source in sources) else []
+        before = values.read(call.plainly, variables)
+        with self._running(SessionRun((1, 1), [], {})):
+            fetched = call.plainly(tensors, feeds)
+        values.write_changed(call.plainly, variables, before, values.read(call.plainly, variables))
+        found = {}
+        for name, tensor, value in zip(names, tensors, fetched, strict=True):
+            found[name] = cells(tensor, value)[name[1] if tensor.name == name[0] else 0]
+        return {**given, **found}
 
     def _whole(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], reason: str) -> list[Any]:
         """Run the whole batch on every rank; all ranks apply rank 0's gradient."""
@@ -173,15 +199,17 @@ class HfdtSessions(SessionRuns):
         known: trials.TrialHistory,
         trial: trials.SessionTrial,
     ) -> list[Any]:
+        given = self._of_whole_batch(call, plan, feeds, known, trial.whole)
+        trial = replace(trial, whole=given)
         part = epochs.cut(np.array([0]), np.array([rows]), self._group.rank, self._group.size)
         share = int(part.share[0][0]), rows
         now = SessionRun(share, [t.number for t in plan.taken])
         with self._running(now):
             mine = feeding.between(feeds, rows, int(part.low[0]), int(part.high[0]))
-            given = call.run(list(plan.fetches), mine)
+            fetched = _fetched(call, plan, mine, known, given)
         self._count(share)
         combining = Combining(self._exchange, share)
-        return _whole_batchs(plan, given, known, trial, combining)
+        return _whole_batchs(plan, fetched, known, trial, combining)
 
     @contextlib.contextmanager
     def _running(self, now: SessionRun) -> Iterator[None]:
@@ -231,6 +259,15 @@ class HfdtSessions(SessionRuns):
         values.write_changed(call.plainly, variables, self._exchange.rank_0s("variables", mine), mine)
 
 
+def _fetched(
+    call: SessionCall, plan: FetchPlan, mine: dict[Any, Any], known: trials.TrialHistory, given: trials.Cells
+) -> list[Any]:
+    """Return the fetched values of this rank's rows; of the whole batch where they are `given`."""
+    wanted = [tensor for tensor in plan.fetches if not known.left_out(tensor, given)]
+    values_ = iter(call.run(wanted, mine))
+    return [given[tensor.name, 0] if known.left_out(tensor, given) else next(values_) for tensor in plan.fetches]
+
+
 def _whole_batchs(
     plan: FetchPlan, given: Sequence[Any], known: trials.TrialHistory, trial: trials.SessionTrial, combining: Combining
 ) -> list[Any]:
@@ -238,8 +275,11 @@ def _whole_batchs(
     made = [cells(tensor, value) for tensor, value in zip(plan.fetches, given, strict=True)]
     names = [(tensor.name, i) for tensor, group in zip(plan.fetches, made, strict=True) for i in range(len(group))]
     flat = [cell for group in made for cell in group]
-    hows = [OutputKind.FIRST if n in trial.unknown else known.how(n, cell) for n, cell in zip(names, flat, strict=True)]
-    flat = [trial.whole.get(n, c) if n in trial.unknown else c for n, c in zip(names, flat, strict=True)]
+    hows = [OutputKind.WHOLE if n in trial.unknown else known.how(n, cell) for n, cell in zip(names, flat, strict=True)]
+    flat = [
+        np.asarray(trial.whole.get(name, cell), cell.dtype) if kind is OutputKind.WHOLE else cell
+        for name, cell, kind in zip(names, flat, hows, strict=True)
+    ]
     whole = iter(combining.whole(flat, hows))
     return [
         rebuilt(tensor, value, [next(whole) for _ in group])

@@ -10,11 +10,12 @@ from tensorflow.python.ops import gradients_util
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import patches
-from client_shim.replica.sessions.gradients import GradientNode
+from client_shim.replica.sessions.gradients import GradientNode, Gradients
 from client_shim.replica.sessions.plans import FetchPlan, flat_fetches
 from fdt.errors import CaptureError
 from hfdt.collectives import inprocess
 from hfdt.replica.session_outputs import Combining, OutputKind, how, read, reading
+from hfdt.replica.session_sources import CellSources
 from hfdt.replica.session_trials import TrialHistory, tried
 from hfdt.replica.sessions import HfdtSessions
 from hfdt.worker.step_context import Reading
@@ -260,5 +261,5 @@ def test_another_plans_gradients_do_not_settle_one_that_was_zero():
     known, plan = TrialHistory(), FetchPlan([], [GradientNode(1, [], ("",), [], [])], [], frozenset(), False, True, [])
     known.readings[0] = Reading.MEAN
     run = lambda feeds, instead: ([], {1: [np.zeros(2)]})  # noqa: E731
-    tried(plan, {}, 4, known, run, list, lambda values: None)
+    tried(plan, {}, 4, known, CellSources(plan, {}, 4, Gradients(None)), run, list, lambda values: None)
     assert not known.settled(plan)

@@ -56,6 +56,7 @@ OTHERS = {
     "py_function_scalar",
     "ragged_gradients",
     "read_as_numpy",
+    "session_fetches",
     "switch_case_draws",
     "two_functions_draw",
     "unused_unstack",

@@ -50,7 +50,7 @@ class FetchPlan:
 
     def moving(self) -> list[Any]:
         """Return the operations that change variables, sorted by name."""
-        return sorted(filter(_is_moving, self.operations), key=lambda o: str(o.name))
+        return sorted(filter(is_moving, self.operations), key=lambda o: str(o.name))
 
     def moved(self) -> set[str]:
         """Return the names of the operations that hold the changed variables."""
@@ -67,16 +67,18 @@ class FetchPlan:
         return self._moved[key]
 
     def _find_moved(self, entries: Sequence[Any], gradients: Gradients) -> str:
+        return min((str(o.name) for o in self.reached_from(entries, gradients) if is_moving(o)), default="")
+
+    def reached_from(self, entries: Sequence[Any], gradients: Gradients) -> set[Any]:
+        """Return the operations that values of `entries` reach other than through gradients."""
         waiting, seen = [o for tensor in entries for o in tensor.consumers()], set()
         while waiting:
             operation = waiting.pop()
             if operation in seen or operation not in self.operations or gradients.of(operation) is not None:
                 continue
             seen.add(operation)
-            if _is_moving(operation):
-                return str(operation.name)
             waiting += [o for tensor in operation.outputs for o in tensor.consumers()]
-        return ""
+        return seen
 
 
 class FetchPlans:
@@ -117,7 +119,7 @@ class FetchPlans:
             [tensor for o in sorted(elements, key=lambda o: str(o.name)) for tensor in o.outputs],
             frozenset(reached),
             any(map(is_random, reached)),
-            any(_is_moving(o) or o.type.startswith("Restore") for o in reached),
+            any(is_moving(o) or o.type.startswith("Restore") for o in reached),
             sorted(o.name for o in reached if o.type == "IdentityN" and NAME in o.name),
         )
 
@@ -154,7 +156,8 @@ def is_random(operation: Any) -> bool:
     return bool(operation.type.startswith(_RANDOM) or operation.type.endswith(_SAMPLERS))
 
 
-def _is_moving(operation: Any) -> bool:
+def is_moving(operation: Any) -> bool:
+    """Return whether the operation changes a variable."""
     return operation.type.startswith(_MOVING) and operation.type not in _PURE
 
 

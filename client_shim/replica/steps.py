@@ -13,14 +13,16 @@ import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
+from client_shim.replica.bindings import bindings, without
+from client_shim.replica.branches import Given, given, living, parameters, passed
 from client_shim.replica.syntax import (
     SCOPES,
-    Loop,
+    body_for,
     last_name,
     loops_around,
     names_of,
@@ -39,6 +41,9 @@ TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
 _PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
 _LIBRARIES = tuple(f"{path}/" for path in _PATHS)
 _KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_keras"))
+
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def where() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown line"
 
 
-_sites: dict[tuple[CodeType, int], Site | None] = {}
+_sites: dict[tuple[Any, ...], Site | None] = {}  # by code, line, and what the names there are bound to
 
 
 def loop_at_work(*, called: bool = False) -> Site | None:
@@ -142,7 +147,7 @@ def loop_at_work(*, called: bool = False) -> Site | None:
             return None
         if of_script(path):
             called = False
-            key = frame.f_code, frame.f_lineno
+            key = frame.f_code, frame.f_lineno, *bindings(frame, of_script)
             if key not in _sites:
                 _sites[key] = _find(frame)
             if _sites[key] is not None:
@@ -151,71 +156,58 @@ def loop_at_work(*, called: bool = False) -> Site | None:
     return None
 
 
-def function_trains(function: Any) -> bool:
-    """Return whether a call of `function` takes and applies gradients; the answer for a tf.function is cached."""
-    memo = vars(function) if hasattr(function, "_python_function") else {}
-    if "_fdt_trains" not in memo:
-        memo["_fdt_trains"] = _of_callable(function, set(), through=True).trains
-    return bool(memo["_fdt_trains"])
+def function_trains(function: Any, arguments: Arguments | None = None) -> bool:
+    """Return whether a call of `function` takes and applies gradients: with these arguments, or None: with any."""
+    return _of_function_call(function, arguments).trains
 
 
-def function_takes(function: Any) -> bool:
-    """Return whether a call of this tf.function takes gradients."""
-    memo = vars(function)
-    if "_fdt_takes" not in memo:
-        memo["_fdt_takes"] = _of_callable(function, set(), through=True).takes
-    return bool(memo["_fdt_takes"])
+def function_takes(function: Any, arguments: Arguments | None = None) -> bool:
+    """Return whether a call of this tf.function takes gradients, as for `function_trains`."""
+    return _of_function_call(function, arguments).takes
+
+
+def _of_function_call(function: Any, arguments: Arguments | None) -> StepCode:
+    """Return what the call does; the answer for a tf.function is cached."""
+    call = None if arguments is None else given(*arguments)
+    memo = vars(function).setdefault("_fdt_steps", {}) if hasattr(function, "_python_function") else {}
+    if call not in memo:
+        memo[call] = _of_callable(function, set(), call, through=True)
+    found: StepCode = memo[call]
+    return found
 
 
 def _find(frame: FrameType) -> Site | None:
     found: Site | None = None
     for loop in reversed(loops_around(frame)):
-        names, body = names_of(frame), _body(loop, frame.f_lineno)
-        own, all_ = (_of_nodes(body, names, set(), through=through) for through in (False, True))
+        names = names_of(frame)
+        flags = without(names, loop)
+        body = body_for(living([loop], flags)[0], frame.f_lineno)
+        own, all_ = (_of_nodes(body, names, flags, set(), through=through) for through in (False, True))
         within = found if found is not None and found.leads else None
         last = loop.end_lineno or loop.lineno
         found = Site(frame.f_code, loop.lineno, last, own.applies, all_.applies, within)
     return found
 
 
-def _body(loop: Loop, line: int) -> list[ast.AST]:
-    """Return the code that a batch drawn on `line` is for.
-
-    For `for batch in dataset` that is the loop's whole body. For `next(batches)` it is the body without inner loops,
-    which
-    have batches of their own.
-    """
-    if not isinstance(loop, (ast.For, ast.While)):
-        return [loop]
-    if isinstance(loop, ast.For) and line <= (loop.iter.end_lineno or loop.lineno):
-        return list(loop.body)
-    return list(_beside(loop.body))
+Names = Mapping[str, Any]
 
 
-def _beside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the statements of `nodes` and of their `if`, `with` and `try` blocks, without loops."""
-    for node in nodes:
-        if isinstance(node, (ast.If, ast.With, ast.withitem, ast.Try, ast.ExceptHandler)):
-            yield from _beside(ast.iter_child_nodes(node))
-        elif not isinstance(node, (ast.For, ast.While)):
-            yield node
-
-
-def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, through: bool) -> StepCode:
+def _of_nodes(nodes: list[Any], names: Names, flags: Names, seen: set[Any], *, through: bool) -> StepCode:
+    """Return what the code does. `flags`: the names whose values are known to be those of its calls."""
     found = StepCode()
     for top in nodes:
         for node in (top, *own_nodes(top)):
             if isinstance(node, ast.Call):
-                found |= _of_call(node, names, seen, through=through)
+                found |= _of_call(node, names, flags, seen, through=through)
     return found
 
 
-def _of_call(call: ast.Call, names: Mapping[str, Any], seen: set[Any], *, through: bool) -> StepCode:
+def _of_call(call: ast.Call, names: Names, flags: Names, seen: set[Any], *, through: bool) -> StepCode:
     name = last_name(call.func)
     if name == BATCHWISE and isinstance(call.func, ast.Attribute):
         return StepCode(through, through)  # Keras's own step function
     named = StepCode(name in TAKES, applies(call))
-    return named | _of_callable(resolved(call.func, names), seen, through=through)
+    return named | _of_callable(resolved(call.func, names), seen, passed(call, flags), through=through)
 
 
 def applies(call: ast.Call) -> bool:
@@ -237,23 +229,24 @@ def _is_optimizers(owner: ast.AST) -> bool:
     return any(part.rstrip("s0123456789") in ("opt", "optim", "optimizer", "optimiser") for part in parts)
 
 
-def _of_callable(function: Any, seen: set[Any], *, through: bool) -> StepCode:
+def _of_callable(function: Any, seen: set[Any], call: Given | None, *, through: bool) -> StepCode:
     """Return what `function` does; `through`: also analyse tf.functions that are steps of their own."""
     if isinstance(function, functools.partial):
-        return _of_callable(function.func, seen, through=through)
+        call = call and call.after(function.args, function.keywords)
+        return _of_callable(function.func, seen, call, through=through)
     inner = getattr(function, "_python_function", None)  # a tf.function
     if inner is not None:
-        found = _of_callable(inner, seen, through=True)
+        found = _of_callable(inner, seen, call, through=True)
         return found if through or not found.trains else StepCode()
     function = _unwrapped(function)
     if isinstance(function, MethodType):
         owner = getattr(function.__self__, "target", function.__self__)  # a tf.function's method holds its owner weakly
-        return _of_function(_unwrapped(function.__func__), seen, owner, through=through)
+        return _of_function(_unwrapped(function.__func__), seen, owner, call, through=through)
     if isinstance(function, FunctionType):
-        return _of_function(function, seen, None, through=through)
-    call = vars(type(function)).get("__call__")
-    if isinstance(call, FunctionType) and not isinstance(function, type):
-        return _of_function(call, seen, function, through=through)
+        return _of_function(function, seen, None, call, through=through)
+    method = vars(type(function)).get("__call__")
+    if isinstance(method, FunctionType) and not isinstance(function, type):
+        return _of_function(method, seen, function, call, through=through)
     return StepCode()
 
 
@@ -263,11 +256,11 @@ def _unwrapped(function: Any) -> Any:
     return getattr(function, "python_function", function)
 
 
-def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) -> StepCode:
+def _of_function(function: Any, seen: set[Any], owner: Any, call: Given | None, *, through: bool) -> StepCode:
     code = getattr(function, "__code__", None)
-    if code is None or code in seen or not of_script(code.co_filename):
+    if code is None or (code, call) in seen or not of_script(code.co_filename):
         return StepCode()
-    seen.add(code)
+    seen.add((code, call))
     scope = scope_of(parsed(code.co_filename), code)
     if scope is None:
         return StepCode()
@@ -275,9 +268,11 @@ def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) ->
     names = {**vars(builtins), **function.__globals__, **cells}
     if owner is not None and code.co_argcount:
         names[code.co_varnames[0]] = owner
-    body = scope.body if isinstance(scope.body, list) else [scope.body]
+    flags = parameters(function, owner, call, scope)
+    body = living(scope.body if isinstance(scope.body, list) else [scope.body], flags)
+    body = [statement for statement in body if not isinstance(statement, SCOPES)]
     inner = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n is not scope]  # helper functions defined within
-    return _of_nodes([*body, *inner], names, seen, through=through)
+    return _of_nodes(body, names, flags, seen, through=through) | _of_nodes(inner, names, {}, seen, through=through)
 
 
 def _contents(function: Any) -> list[Any]:

@@ -4,7 +4,7 @@ import ast
 import builtins
 import functools
 import linecache
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -96,6 +96,28 @@ def loops_around(frame: FrameType) -> list[Any]:
     nodes = () if scope is None else own_nodes(scope)
     around = [n for n in nodes if isinstance(n, ITERATING) and n.lineno <= line <= (n.end_lineno or n.lineno)]
     return sorted(around, key=lambda n: (n.lineno, n.col_offset), reverse=True)
+
+
+def body_for(loop: Loop, line: int) -> list[Any]:
+    """Return the code that a batch drawn on `line` is for.
+
+    For `for batch in dataset` that is the loop's whole body. For `next(batches)` it is the body without inner
+    loops, which have batches of their own.
+    """
+    if not isinstance(loop, (ast.For, ast.While)):
+        return [loop]
+    if isinstance(loop, ast.For) and line <= (loop.iter.end_lineno or loop.lineno):
+        return list(loop.body)
+    return list(_beside(loop.body))
+
+
+def _beside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the statements of `nodes` and of their `if`, `with` and `try` blocks, without loops."""
+    for node in nodes:
+        if isinstance(node, (ast.If, ast.With, ast.withitem, ast.Try, ast.ExceptHandler)):
+            yield from _beside(ast.iter_child_nodes(node))
+        elif not isinstance(node, (ast.For, ast.While)):
+            yield node
 
 
 def names_of(frame: FrameType) -> dict[str, Any]:

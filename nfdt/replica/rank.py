@@ -135,11 +135,11 @@ class RoundRobinRank:
 
     def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:
         """Call a tf.function: in turn if it is a training step, or computes gradients in a training loop."""
-        trains = function_trains(function)
-        if trains and function._jit_compile:
+        trains = function_trains(function, (args, kwargs))
+        if function._jit_compile and function_trains(function):
             function._jit_compile = False  # XLA cannot compile an exchange
         within = self._turns.calling or self.skippable_regions.inside()
-        if within or not (trains or (function_takes(function) and _trains(loop_at_work()))):
+        if within or not (trains or (function_takes(function, (args, kwargs)) and _trains(loop_at_work()))):
             return self._turns.watched(function, run)
         if not self._allow_replicated and any(map(_has_batches, tf.nest.flatten((args, kwargs)))):
             raise CaptureError(UNDIVIDED.format(where=where()))

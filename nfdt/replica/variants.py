@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 _FEW = 8  # a value that takes on more, such as the number of the step, is data
-_LONG = 64  # only the first items of a container are looked at
+_LONG = 64  # only the first items of a container are read
 _DEPTH = 3  # levels of containers, of attributes and of closures
 _DATA = (np.ndarray, tf.Tensor, tf.data.Dataset, tf.data.Iterator, tf.TypeSpec, ModuleType, type)
 _NAMED = (bool, np.bool_, str, bytes, type(None), enum.Enum)

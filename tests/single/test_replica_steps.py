@@ -1,5 +1,6 @@
 """Capture detection: which capture a script gets, and which of its loops and functions train."""
 
+import functools
 import sys
 import threading
 
@@ -203,6 +204,112 @@ def test_step_functions_are_known(module):
     assert steps.function_trains(module["trainer"].step)
     assert not steps.function_trains(module["note"])
     assert not steps.function_trains(tf.function(lambda x: x))
+
+
+ONE_LOOP = """
+import functools
+import tensorflow as tf
+seen = []
+
+def made(compiled):
+    def step(x):
+        with tf.GradientTape() as tape: pass
+        optimizer.apply_gradients([])
+    return tf.function(step) if compiled else step
+
+class Trainer:
+    def __init__(self, compiled): self.run = made(compiled)
+    def step(self, x): return self.run(x)
+
+def either(x, training=False, optimizer=None, mode="fit"):
+    with tf.GradientTape() as tape: pass
+    if not training and optimizer is None:
+        return 0
+    if mode == "fit":
+        optimizer.apply_gradients([])
+
+def again(x, training):
+    training = training or x
+    either(x, training)
+
+def around(x, training):
+    def inner(training):
+        either(x, training)
+    inner(True)
+
+def loop(step):
+    for x in range(1):
+        seen.append(steps.loop_at_work().trains)
+        if x: step(x)
+
+def trainer(trainer):
+    for x in range(1):
+        seen.append(steps.loop_at_work().trains)
+        if x: trainer.step(x)
+
+def passing(flag):
+    for x in range(1):
+        seen.append(steps.loop_at_work().trains)
+        if x: either(x, flag)
+
+def inline(training):
+    for x in range(1):
+        seen.append(steps.loop_at_work().trains)
+        if not x: continue
+        with tf.GradientTape() as tape: pass
+        if training: optimizer.apply_gradients([])
+
+def changing():
+    for x in range(1):
+        training = False
+        seen.append(steps.loop_at_work().trains)
+        if x: either(x, training)
+"""
+
+
+@pytest.fixture
+def one_loop(script):
+    path = script(ONE_LOOP, "one_loop.py")
+    names = {"__name__": "one_loop", "__file__": path, "steps": steps, "optimizer": None}
+    exec(compile(ONE_LOOP, path, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("loop(made(True)), loop(made(False)), loop(made(True))", [False, True, False]),
+        ("loop(made(False)), loop(made(True))", [True, False]),
+        ("loop(lambda x, f=made: 0), loop(functools.partial(made(False)))", [False, True]),
+        ("trainer(Trainer(True)), trainer(Trainer(False))", [False, True]),
+        ("passing(True), passing(False), passing(None), passing(True)", [True, False, False, True]),
+        ("inline(True), inline(False), inline(True)", [True, False, True]),
+        ("changing()", [True]),
+    ],
+)
+def test_one_loop_is_judged_by_what_it_runs_now(one_loop, code, expected):
+    exec(compile(code, "one_loop_used", "exec"), one_loop)
+    assert one_loop["seen"] == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((1, True), {}, True),
+        ((1, False), {}, False),
+        ((1,), {}, False),
+        ((1,), {"optimizer": object()}, True),
+        ((1, True), {"mode": "test"}, False),
+        ((1, tf.constant(True)), {}, True),
+        ((1, 0), {}, True),
+    ],
+)
+def test_flags_say_whether_a_call_trains(one_loop, args, kwargs, expected):
+    assert steps.function_trains(one_loop["either"], (args, kwargs)) == expected
+    assert steps.function_trains(tf.function(one_loop["either"]), (args, kwargs)) == expected
+    assert steps.function_trains(functools.partial(one_loop["either"], *args), ((), kwargs)) == expected
+    assert steps.function_trains(one_loop["again"], ((1, False), {}))
+    assert steps.function_trains(one_loop["around"], ((1, False), {})), "the inner function has its own"
 
 
 def test_a_loop_runs_while_it_is_on_the_stack():

@@ -201,6 +201,9 @@ class Clock:
         """Remove a worker."""
         self._take(self._scheduler.leave(lane))
 
+    def taken(self, lane: int) -> None:
+        """Do nothing: no batch is kept."""
+
     def missing(self, weights: Any) -> int | None:
         """Return None: the number of batches is known."""
         return None

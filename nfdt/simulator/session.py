@@ -145,6 +145,10 @@ class SimulatedJob:
         """Remove a lane."""
         self._shard_service.leave(lane)
 
+    def taken(self, lane: int) -> None:
+        """Drop the batches of the lane's last push."""
+        self._batches.drop(lane)
+
     def missing(self, weights: Weights) -> int | None:
         """Return the first batch that does not exist, or None."""
         for batch in weights.batches if self.steps is None else ():
@@ -157,7 +161,7 @@ class SimulatedJob:
     def compute(self, lane: int, weights: Weights, seconds: float) -> WorkerGradient:
         """Return the gradient, with its logs and metric states in lock step."""
         with self._walls.counted("gradient_s"):
-            batches = [self._batches.take(weights.epoch, batch) for batch in weights.batches]
+            batches = self._batches.take(lane, weights.epoch, weights.batches)
             computed: WorkerGradient = self._step.run(lane, batches, self._owned, [weights])
         samples = sum(samples_of(batch) for batch in batches)
         self._tally.add(samples, computed.logs, len(batches))

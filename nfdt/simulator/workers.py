@@ -6,7 +6,7 @@ received, which are the server's immutable tensors. During a push it also holds 
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 import simpy
@@ -136,6 +136,9 @@ class SimulatedServer(Protocol):
     def leave(self, lane: int) -> None:
         """Remove a lane."""
 
+    def taken(self, lane: int) -> None:
+        """Drop the batches of the lane's last push, which the server has answered."""
+
     def missing(self, weights: Weights) -> int | None:
         """Return the first batch of `weights` that does not exist, or None."""
 
@@ -189,6 +192,7 @@ class SimulatedWorkers:
     def _answer(self, lane: int) -> Events:
         channel = self._server.channel(lane)
         yield channel.arrived
+        self._server.taken(lane)
         return channel.answer()
 
     def _next(self, lane: int, answer: Weights | EpochOver) -> Events:
@@ -232,8 +236,8 @@ class SimulatedWorkers:
 class SharedBatches:
     """Batches by number. Arrays are read when they are needed; a sequential source is read once, in order.
 
-    Batches of a sequential source that are assigned to workers and not computed yet are kept: at most the `LOOKAHEAD`
-    of nfdt/server/scheduler.py for each worker.
+    A batch of a sequential source is kept until the server answers its push, because another worker computes it if the
+    first one leaves meanwhile: at most the `LOOKAHEAD` of nfdt/server/scheduler.py for each worker.
     """
 
     def __init__(self, source: Source) -> None:
@@ -241,22 +245,30 @@ class SharedBatches:
         self._epoch, self._next = -1, 0
         self._reader: Any = None
         self._kept: dict[int, Batch] = {}
+        self._taken: dict[int, Sequence[int]] = {}  # by lane: the kept batches that it computes or pushes
 
     def draw_ahead(self, epoch: int, index: int) -> None:
         """Read up to batch `index`. Raises IndexError if it does not exist."""
         if isinstance(self._source, ArraySource):
             return
         if epoch != self._epoch:
-            self._epoch, self._next, self._reader, self._kept = epoch, 0, self._source.reader(epoch), {}
+            self._epoch, self._next, self._reader = epoch, 0, self._source.reader(epoch)
+            self._kept, self._taken = {}, {}
         while self._next <= index:
             self._kept[self._next] = self._reader.read(self._next)
             self._next += 1
-        if index not in self._kept:
-            raise IndexError(f"no such batch in this epoch. Received: {index}")
+        assert index in self._kept, "a batch that a worker has pushed is not assigned again"
 
-    def take(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` and drop it."""
+    def take(self, lane: int, epoch: int, indices: Sequence[int]) -> list[Batch]:
+        """Return the batches that a lane computes."""
         if isinstance(self._source, ArraySource):
-            return self._source.read(epoch, index)
-        self.draw_ahead(epoch, index)
-        return self._kept.pop(index)
+            return [self._source.read(epoch, index) for index in indices]
+        for index in indices:
+            self.draw_ahead(epoch, index)
+        self._taken[lane] = indices
+        return [self._kept[index] for index in indices]
+
+    def drop(self, lane: int) -> None:
+        """Drop the batches that the lane has taken."""
+        for index in self._taken.pop(lane, ()):
+            del self._kept[index]

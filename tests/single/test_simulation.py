@@ -18,7 +18,7 @@ from fdt.errors import UsageError, UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
-from nfdt.simulator import command  # noqa: E402
+from nfdt.simulator import command, session  # noqa: E402
 from nfdt.simulator.command import split_algorithms  # noqa: E402
 from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_report, write_table  # noqa: E402
 from nfdt.simulator.record import SimulationRecord  # noqa: E402
@@ -146,11 +146,47 @@ class InOrder:
 
 def test_a_stream_is_read_in_order_whoever_asks():
     batches = SharedBatches(InOrder())
-    assert batches.take(0, 1) == "batch 1"
-    assert batches.take(0, 0) == "batch 0"
+    assert batches.take(4, 0, (1,)) == ["batch 1"]
+    assert batches.take(5, 0, (0,)) == ["batch 0"]
     with pytest.raises(IndexError):
         batches.draw_ahead(0, 3)
-    assert batches.take(1, 0) == "batch 0"
+    assert batches.take(4, 1, (0, 1)) == ["batch 0", "batch 1"]
+
+
+def test_a_batch_of_a_stream_is_kept_until_its_push_is_answered():
+    batches = SharedBatches(InOrder())
+    batches.take(4, 0, (0, 1))
+    batches.draw_ahead(0, 0)  # lane 4 has left, and another one is to compute its batch
+    assert batches.take(5, 0, (0,)) == ["batch 0"]
+    batches.drop(5)
+    batches.drop(5)  # its next answer follows no push
+    with pytest.raises(AssertionError):
+        batches.take(5, 0, (0,))
+    assert batches.take(5, 0, (1,)) == ["batch 1"]
+
+
+class Stream:
+    """A source's batches as of a generator: in order only, and of unknown number unless `steps` tells it."""
+
+    def __init__(self, source, steps):
+        self.source, self.steps, self.reader = source, steps, source.reader
+
+
+@pytest.mark.parametrize("hooks", [BatchHooks.NONE, BatchHooks.LOGS])
+@pytest.mark.parametrize("steps", [None, STEPS])
+@pytest.mark.parametrize("rule", ["asgd", "ssgd", "server_optimizer(local_steps=2)"])
+def test_a_stream_is_trained_once_whoever_leaves_while_its_push_travels(monkeypatch, rule, steps, hooks):
+    opened = session.open_source
+    monkeypatch.setattr(session, "open_source", lambda *args, **how: Stream(opened(*args, **how), steps))
+    leaves = [NodeGroup(f"leaves{at_s}", 1, leaves_s=at_s) for at_s in (0.8, 0.9, 1.0, 1.8, 1.9)]
+    cluster = Cluster((NodeGroup("stays", 2), *leaves), link=NetworkLink(1e3, 0.2), server=NetworkLink())
+    simulated = simulate(cluster, rule=rule, hooks=hooks)
+    for epoch in range(2):
+        simulated.session.start_epoch(epoch, State())
+        while len(simulated.ends()) <= epoch:
+            simulated.session.step(State())
+        assert len(simulated.session._batches._kept) <= 2 * 7, "batches do not pile up"
+    assert [(server.steps, server.samples) for server, _ in simulated.ends()] == [(STEPS, ROWS)] * 2
 
 
 def outcome(tmp_path, rule):

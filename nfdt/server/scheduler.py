@@ -41,7 +41,9 @@ class Scheduler:
         self.epoch: Epoch | None = None
         self.ended = -1  # the last epoch that has ended
         self.finished = False
-        self.absent = set(absent)  # workers that have not started: they get no batch, and no worker waits for them
+        self.absent = set(absent)  # workers that have not started: each joins when it first asks
+        for worker in self.absent:
+            core.leave(worker)
         self._asking: dict[int, None] = {}  # an ordered set, served in this order
         self._missed: dict[int, int] = {}  # by worker: the ended epoch of which it must be informed
         self._informed: dict[int, int] = {}  # by worker: the ended epoch of which it was informed, until it asks
@@ -66,15 +68,17 @@ class Scheduler:
         self.epoch = Epoch(number, dispatcher, samples=begun.samples, skipped=begun.skipped, early=early)
         self._gate_open = True
         for _ in range(self._per_push):
-            for worker in self._present():
+            for worker in self.state.worker_states:
                 self.epoch.dispatcher.assign(worker)
         return self._settle()
 
     def ask(self, worker: int) -> list[Instruction]:
         """Handle a worker's request for weights and a batch. A pending end of an epoch is sent first."""
+        if worker in self.absent:
+            self.absent.remove(worker)
+            self.state.join(worker)
         if worker not in self.state.worker_states:
             return []
-        self.absent.discard(worker)
         self._computing.discard(worker)
         self._informed.pop(worker, None)
         if worker in self._missed and not self.finished:
@@ -135,6 +139,7 @@ class Scheduler:
 
     def leave(self, *workers: int) -> list[Instruction]:
         """Remove workers, all at once; other workers get their batches."""
+        self.absent.difference_update(workers)
         gone = [worker for worker in workers if worker in self.state.worker_states]
         for worker in gone:
             self._asking.pop(worker, None)
@@ -166,8 +171,7 @@ class Scheduler:
 
     def saved(self) -> tuple[Epoch | None, dict[int, int]]:
         """Return the epoch, and by worker the epoch end that it must still receive: all workers if no epoch runs."""
-        over = dict.fromkeys(self._present(), self.ended)
-        return self.epoch, self._missed if self.epoch else over
+        return self.epoch, self._missed if self.epoch else dict.fromkeys(self.state.worker_states, self.ended)
 
     def expect(self, steps: int | None) -> None:
         """Set the number of batches in the epochs to come; None: unknown."""
@@ -186,9 +190,6 @@ class Scheduler:
         self.finished = True
         self.epoch = None
         return self._settle()
-
-    def _present(self) -> list[int]:
-        return [worker for worker in self.state.worker_states if worker not in self.absent]
 
     # -- decisions -------------------------------------------------------------------------------------------
 
@@ -286,12 +287,11 @@ class Scheduler:
     def _end(self, epoch: Epoch) -> None:
         self.state.flush()
         self.ended = epoch.number
-        self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
+        present = tuple(self.state.worker_states)
+        self._missed.update({worker: epoch.number for worker in present if worker not in self._asking})
         self._informed.update(dict.fromkeys(self._asking, epoch.number))
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
-        present = tuple(self._present())
-        applied = epoch.dispatcher.done - epoch.skipped
-        counts = applied, epoch.samples, epoch.staleness, present, epoch.skipped
+        counts = epoch.dispatcher.done - epoch.skipped, epoch.samples, epoch.staleness, present, epoch.skipped
         self._out.append(EpochDone(epoch.number, *counts, epoch.dispatcher.remaining))
         self.epoch = None
 

@@ -1,5 +1,7 @@
 """The scheduler without a server: which worker gets which batch, when an epoch ends, which worker waits for which."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 
@@ -243,6 +245,29 @@ def test_one_that_joins_in_place_of_one_that_left_is_dealt_batches_again(rule):
     assert sorted(done + loop.run()) == list(range(9))
     (over,) = loop.of(EpochDone)
     assert (over.steps, over.workers) == (9, (0, 1))
+
+
+@pytest.mark.parametrize("rule", algorithms.names())
+def test_no_algorithm_counts_a_worker_that_has_not_started(rule):
+    without, loop = Loop(rule, workers=3, steps=20), Loop(rule, workers=5, steps=20, absent=(3, 4))
+    for each in (without, loop):
+        each.applier.eta = np.asarray(1e-3)
+        each.take(each.policy.start_epoch(0))
+        for worker in range(3):
+            each.take(each.policy.ask(worker))
+        order = cycle((0, 1, 0, 1, 2))  # one is slow
+        while each.assigned:
+            if (worker := next(order)) in each.assigned:
+                each.push(worker)
+        assert each.of(EpochDone)[0].workers == (0, 1, 2)
+    assert loop.policy.state.version == without.policy.state.version > 0
+    np.testing.assert_array_equal(loop.applier.params[0], without.applier.params[0])
+    loop.take(loop.policy.leave(4))
+    loop.ask_all()
+    loop.take(loop.policy.start_epoch(1))
+    assert set(loop.assigned) <= {0, 1, 2, 3}, "a worker that leaves before its start does not join"
+    loop.run()
+    assert loop.pushes[3] > 0 and loop.of(EpochDone)[1].workers == (0, 1, 2, 3)
 
 
 def test_a_gradient_that_is_not_finite_is_refused_or_left_out():

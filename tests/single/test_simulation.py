@@ -96,8 +96,10 @@ def test_a_node_that_leaves():
 
 def test_a_node_that_joins():
     cluster = Cluster((NodeGroup("there", 2), NodeGroup("joins", 1, joins_s=0.25)))
-    for rule in ("asgd", "ssgd"):
+    for rule in ("asgd", "ssgd", "malenia", "ringleader"):
         simulated = simulate(cluster, rule=rule).epochs(2)
+        updates = [seconds for seconds, kind, *_ in simulated.calls if kind == "push"]
+        assert min(updates) == pytest.approx(0.1), "the first update does not wait for it"
         own = [seconds for seconds, _, worker, _ in simulated.pushes() if worker == 2]
         assert own and min(own) == pytest.approx(0.35)
         assert min(seconds for seconds, *_ in simulated.pushes()) == pytest.approx(0.1), "nobody waits for it"

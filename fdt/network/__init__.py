@@ -208,6 +208,13 @@ class Pace:
             work_s *= float(self._steps.gamma(self._speed.shape, 1 / self._speed.shape))
         return work_s if self._slowdowns is None else self._through_slowdowns(now_s, work_s)
 
+    def seconds_of(self, count: int, now_s: float) -> float:
+        """Return the seconds that `count` training steps, one after another, take from `now_s` on."""
+        total_s = 0.0
+        for _ in range(count):
+            total_s += self.seconds(now_s + total_s)
+        return total_s
+
     def _through_slowdowns(self, now_s: float, work_s: float) -> float:
         assert self._slowdowns is not None
         at_s = now_s

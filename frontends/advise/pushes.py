@@ -109,7 +109,7 @@ class PushRun:
         self._handle(self._scheduler.ask(k))
         while isinstance(reply := (yield self._replies[k].get()), self._instructions.Send):
             yield self._transfers.send(down, self._nbytes)
-            taken = sum(self._paces[k].seconds(self._env.now) for _ in reply.batches)
+            taken = self._paces[k].seconds_of(len(reply.batches), self._env.now)
             yield self._env.timeout(taken)
             yield self._transfers.send(up, self._nbytes)
             pushes += 1

@@ -218,8 +218,7 @@ class SimulatedWorkers:
         self._server.push(lane, weights.epoch, gradient)
 
     def _compute(self, lane: int, weights: Weights) -> Events:
-        pace = self._paces[lane // self._lanes]
-        seconds = sum(pace.seconds(self._env.now) for _ in weights.batches)
+        seconds = self._paces[lane // self._lanes].seconds_of(len(weights.batches), self._env.now)
         yield self._env.timeout(seconds)
         return self._server.compute(lane, weights, seconds)
 

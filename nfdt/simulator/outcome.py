@@ -167,7 +167,7 @@ def summary(outcome: SimulationOutcome) -> dict[str, str]:
         "workers": f"{outcome.workers:,}, simulated",
         "algorithm": outcome.algorithm,
         "simulated": f"{duration(outcome.simulated_s)}, {per_second}",
-        "trained": f"{quantity(int(total('pushes')), 'step')}, {quantity(int(total('samples')), 'sample')}",
+        "trained": f"{quantity(int(total('steps')), 'step')}, {quantity(int(total('samples')), 'sample')}",
         "staleness": str(spread(outcome.staleness) or ""),
         "moved": f"{nbytes(total('bytes_sent'))} sent, {nbytes(total('bytes_received'))} received "
         "by workers, over the simulated links",
@@ -196,7 +196,7 @@ def _as_run(outcome: SimulationOutcome) -> dict[str, Any]:
         "seconds": outcome.simulated_s,
         "jobs": [{"workers": outcome.workers}],
         "summary": {
-            "steps": int(outcome.total("pushes")),
+            "steps": int(outcome.total("steps")),
             "samples_per_second": outcome.total("samples") / outcome.simulated_s if outcome.simulated_s else 0.0,
         },
         "curves": outcome.curves(),

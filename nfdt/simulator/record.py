@@ -5,7 +5,8 @@ One JSON file in the run's directory, RECORD, written when a fit ends:
     {"workers": 8,
      "fits": [{"algorithm", "epochs": [...], "points": [...], "staleness": {tau: pushes}, "links": {name: bytes}}, ...]}
 
-A point is the state after a push. `pushes`, `samples` and `simulated_s` count from the start of the fit. `logs` are
+A point is the state after a push. `pushes` are gradients that the algorithm received, of one batch or of several local
+steps each. `pushes`, `samples` and `simulated_s` count from the start of the fit. `logs` are
 Keras's running metrics since the start of the epoch, `epoch_samples` samples ago.
 """
 
@@ -68,9 +69,10 @@ class Point:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Counts and times of one epoch."""
+    """Counts and times of one epoch. `steps`: batches."""
 
     epoch: int
+    steps: int
     pushes: int
     samples: int
     simulated_s: float

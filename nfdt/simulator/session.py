@@ -32,7 +32,7 @@ from nfdt.worker.lane import EpochCounters
 from nfdt.worker.step import GradientStep, ownerships, samples_of
 
 POINTS = 50  # points of the curve per epoch
-POINTS_EVERY = 20  # pushes between two points, if the length of an epoch is unknown
+POINTS_EVERY = 20  # batches between two points, if the length of an epoch is unknown
 
 OnExchange = Callable[[float, str, int, int], None]
 
@@ -84,6 +84,7 @@ class SimulatedJob:
         self._lock_step = job.spec.fit.batch_hooks != BatchHooks.NONE
         self._pushes = dict.fromkeys(range(lanes), 0)
         self._done = self._samples = 0
+        self._received = self._received_before = 0  # pushes that the algorithm received, and those before this epoch
         self._moved_before = 0, 0  # bytes before this epoch
         self.record = FitRecord(algorithm_name(job.options, trainable.model.optimizer, trainable.trainable))
         self._pause = self._env.event()
@@ -194,6 +195,7 @@ class SimulatedJob:
 
     def _called(self, kind: str, worker: int, tau: int) -> None:
         if kind in ("push", "hold"):
+            self._received += 1
             self.record.staleness[tau] = self.record.staleness.get(tau, 0) + 1
         self._on_exchange(self.now_s - self._begin_s, kind, worker, tau)
 
@@ -211,7 +213,8 @@ class SimulatedJob:
         self.record.epochs.append(
             EpochRecord(
                 epoch=end.epoch,
-                pushes=end.steps,
+                steps=end.steps,
+                pushes=self._received - self._received_before,
                 samples=end.samples,
                 simulated_s=self.now_s - self._begin_s,
                 bytes_sent=sent,
@@ -221,7 +224,7 @@ class SimulatedJob:
         )
         self.record.links.update(zip(self._fleet.topology.names, self._fleet.transfers.sent_bytes, strict=True))
         tally.reset()
-        self._over, before = None, self._moved_before
+        self._over, before, self._received_before = None, self._moved_before, self._received
         self._moved_before = before[0] + sent, before[1] + received
         walls.reset()
 
@@ -235,7 +238,7 @@ class SimulatedJob:
         tally = self._tally
         logs = tally.floats()
         elapsed_s = self.now_s - self._begin_s
-        self.record.points.append(Point(epoch, self._done, self._samples, tally.samples, elapsed_s, logs))
+        self.record.points.append(Point(epoch, self._received, self._samples, tally.samples, elapsed_s, logs))
         progress = Progress(epoch=epoch, step=tally.steps, samples=tally.samples)
         progress.bytes_sent, progress.bytes_received = self._moved()
         progress.logs.update({**logs, "simulated_s": self.now_s})

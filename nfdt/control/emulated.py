@@ -225,7 +225,8 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                     self._acks += 1
                     if error and not self._error:
                         self._error = f"`{ack.command}` failed: {error}"
-                        print(detail, file=sys.stderr)
+                        if detail:
+                            print(detail, file=sys.stderr)
                     self._changed.notify_all()
         except (EOFError, OSError):
             return

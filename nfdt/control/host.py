@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from fdt import tensors
+from fdt.errors import UserError
 from fdt.network import Pacer, pacer_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
@@ -82,6 +83,8 @@ class PeerHost:
             number, kind, arguments = cloudpickle.loads(command)
             try:
                 getattr(self, kind)(number, *arguments)
+            except UserError as error:
+                self._reply(number, None, str(error))
             except Exception as error:
                 self._reply(number, None, f"{type(error).__name__}: {error}", traceback.format_exc())
 

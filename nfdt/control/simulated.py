@@ -5,7 +5,7 @@ and at its end). A peer executes one command after another; it continues while a
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -36,10 +36,18 @@ class Store:
         return self._tensors[name]
 
     def compute(self, into: str | Sequence[str], function: Callable[..., Tensor], names: Sequence[str]) -> None:
-        """Store the result or results of `function`, read only, because peers may share them by reference."""
+        """Store the result or results of `function`, read only, because peers may share them by reference.
+
+        Raises:
+            UserError: There is no such tensor, or `function` returns more or fewer values than `into` has names.
+        """
         result = function(*(self.get(name) for name in names))
-        targets = [into] if isinstance(into, str) else list(into)
-        for name, value in zip(targets, [result] if isinstance(into, str) else result, strict=True):
+        targets, values = ([into], [result]) if isinstance(into, str) else (list(into), _values(result))
+        if len(values) != len(targets):
+            raise UserError(
+                f"the function must return {len(targets)} values, for {', '.join(targets)}. Received: {len(values)}"
+            )
+        for name, value in zip(targets, values, strict=True):
             self._tensors[name] = _frozen(value)
 
     def deliver(self, name: str, tensor: Tensor) -> None:
@@ -52,6 +60,14 @@ class Store:
             return False
         self._tensors[name] = self._arrived[name].popleft()
         return True
+
+
+def _values(result: Any) -> list[Tensor]:
+    """Return a function's several results; one value, if it returned only that."""
+    try:
+        return [result] if isinstance(result, Mapping) else list(result)
+    except TypeError:  # not a sequence
+        return [result]
 
 
 def _frozen(tensor: Tensor) -> Tensor:
@@ -179,7 +195,10 @@ class Peer:
                 self._woken = self._peers.env.event()
                 yield self._woken
             self.doing, run = self._commands.popleft()
-            yield from run()
+            try:
+                yield from run()
+            except UserError as error:
+                raise UserError(f"`{self.doing.command}` failed: {error}") from None
             self.doing.event.succeed()
 
     def _wake(self) -> None:

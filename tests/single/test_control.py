@@ -1,9 +1,13 @@
 """Programs of control peers: their results, their simulated time, and the errors of programs that cannot end."""
 
+import queue
 import re
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
+import cloudpickle
 import numpy as np
 import numpy.testing as npt
 import pytest
@@ -13,6 +17,7 @@ from fdt.errors import UserError
 from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
 from nfdt import control
 from nfdt.cli import main
+from nfdt.control.host import PeerHost
 from nfdt.control.simulated import Peers
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "control"
@@ -156,6 +161,28 @@ def test_what_cannot_end_is_said():
         peers.wait()
     with pytest.raises(UserError, match="it has none"):
         pair()[0].read("w")
+
+
+@pytest.mark.parametrize("result", [None, 1.0, np.ones(3), (np.ones(2),), {"x": np.ones(2), "y": np.ones(2)}])
+def test_several_names_need_as_many_results(result):
+    received = 3 if isinstance(result, np.ndarray) else 1
+    said = f"the function must return 2 values, for a, b. Received: {received}"
+    peer, _ = peers = pair()
+    peer.compute(("a", "b"), lambda: result)
+    with pytest.raises(UserError, match=re.escape(f"`n-0: compute ('a', 'b')` failed: {said}")):
+        peers.wait()
+    control_program = SimpleNamespace(commands=queue.SimpleQueue(), answers=queue.SimpleQueue())
+    connection = SimpleNamespace(recv_bytes=control_program.commands.get, send_bytes=control_program.answers.put)
+    threading.Thread(target=PeerHost(connection, b"", None).run, daemon=True).start()
+    control_program.commands.put(cloudpickle.dumps((7, "compute", (["a", "b"], lambda: result, (), 1.0))))
+    assert cloudpickle.loads(control_program.answers.get(timeout=20)) == (7, None, said, ""), "no traceback"
+
+
+def test_several_results():
+    peer, _ = pair()
+    peer.compute(["a", "b"], lambda: (np.ones(2), [np.zeros(3)]))
+    npt.assert_array_equal(peer.read("a"), np.ones(2))
+    npt.assert_array_equal(peer.read("b"), [np.zeros(3)])
 
 
 def test_programs_need_peers():

@@ -79,7 +79,8 @@ class AlgorithmUpdate:
         gradient: List of arrays, one per trainable variable and in its shape.
         lr_scale: Factor on the optimizer's learning rate, 0-d or a number.
         momentum: "captured": the optimizer applies its own momentum. "algorithm": the optimizer's momentum is off, and
-            `gradient` is the algorithm's whole direction mu v + g (nfdt/model/variables.py).
+            `gradient` is the algorithm's whole direction mu v + g (nfdt/model/variables.py). `own_momentum` of
+            AsyncAlgorithm decides which.
         fresh: The g of that direction, whose squares an adaptive optimizer accumulates. None: all of `gradient`.
         steps: If given, the captured optimizer only counts this number of steps. The server subtracts `gradient` from
             the weights unchanged, or applies it with the algorithm's `optimizer` where there is one.
@@ -118,6 +119,16 @@ def nothing_held(shared: State, params: Tree) -> tuple[AlgorithmUpdate | None, S
     return None, shared
 
 
+def captured_momentum(shared: State) -> bool:
+    """Return False: the captured optimizer applies its momentum. The default of `own_momentum`."""
+    return False
+
+
+def momentum_of_algorithm(shared: State) -> bool:
+    """Return True: an `own_momentum` of an algorithm that never uses the captured optimizer's."""
+    return True
+
+
 @dataclass(frozen=True)
 class AsyncAlgorithm:
     """The six functions of an asynchronous algorithm, and its properties.
@@ -131,6 +142,8 @@ class AsyncAlgorithm:
         flush: Called when no worker computes and all asking workers wait, and at the end of an epoch.
         waits: Whether a worker may wait for other workers. Overlapped steps then gain nothing.
         holds: Whether a push may be held for a later update, or dropped. Overlapped steps then make it more stale.
+        own_momentum: Returns whether all updates with this `shared` have momentum "algorithm". The captured optimizer's
+            clipping is then off in updates, and applies to each gradient before `push` receives it.
         needs_sgd: Whether the arithmetic holds only if an update is the learning rate times the direction.
         note: Message printed when training starts: the meaning of an epoch, of `iterations` and of a schedule, where it
             differs from training on one machine.
@@ -151,6 +164,7 @@ class AsyncAlgorithm:
     flush: Callable[[State, Tree], tuple[AlgorithmUpdate | None, State]] = nothing_held
     waits: bool = False
     holds: bool = False
+    own_momentum: Callable[[State], bool] = captured_momentum
     needs_sgd: bool = False
     note: str = ""
     local_steps: int | None = None

@@ -98,7 +98,8 @@ def rule(
     require(rate in ("own", "equal"), "group_sync", "rate must be own or equal", rate=rate)
 
     run = _GroupSync(groups, ratio, warm_up, momentum, rate)
-    return AsyncAlgorithm(run.init, run.pull, run.push, _leave, _join, run.flush, waits=True, note=NOTE)
+    hooks = (run.init, run.pull, run.push, _leave, _join, run.flush)
+    return AsyncAlgorithm(*hooks, waits=True, own_momentum=lambda now: now.momenta is not None, note=NOTE)
 
 
 class _GroupSync(NamedTuple):

@@ -19,35 +19,10 @@ from fdt.ops import flat_call
 from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
+from nfdt.server.tensor_calls import CALLS
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import TracedProgram, evaluate, lower
 
-
-def _alike(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Wrap `function`: a number or a float32 scalar (tau, mu, ...) is converted to the type of the other operand."""
-
-    def call(a: Tensor, b: Tensor) -> Tensor:
-        if not (tf.is_tensor(a) and tf.is_tensor(b)):
-            kind = (a if tf.is_tensor(a) else b).dtype
-            a, b = tf.convert_to_tensor(a, kind), tf.convert_to_tensor(b, kind)
-        elif a.dtype != b.dtype:
-            a, b = (tf.cast(a, b.dtype), b) if a.shape.rank == 0 else (a, tf.cast(b, a.dtype))
-        return function(a, b)
-
-    return call
-
-
-CALLS: dict[str, Callable[..., Tensor]] = {
-    "add": _alike(lambda a, b: a + b),
-    "sub": _alike(lambda a, b: a - b),
-    "mul": _alike(lambda a, b: a * b),
-    "div": _alike(lambda a, b: a / b),
-    "pow": _alike(lambda a, b: a**b),
-    "abs": tf.abs,
-    "total": tf.reduce_sum,
-    "minimum": _alike(tf.minimum),
-    "maximum": _alike(tf.maximum),
-}
 SCALARS = ("tau", "samples", "eta", "mu")  # nodes 0 to 3 of every push
 
 
@@ -94,11 +69,12 @@ class _Program:
     changed: tuple[int, ...] = ()
     first: int = 0  # number of leading inputs that are scalars; the compiled function computes them
     volatile: range = range(0)  # inputs in a receive buffer; they are copied if they are outputs
+    clips: bool = False  # whether these inputs are clipped before the algorithm's arithmetic
 
     @property
     def key(self) -> tuple[Any, ...]:
         update, fresh = (None if nodes is None else tuple(nodes) for nodes in (self.update, self.fresh))
-        how = (self.lr_scale, self.steps, self.absent, self.changed, self.first)
+        how = (self.lr_scale, self.steps, self.absent, self.changed, self.first, self.clips)
         return self.tape.key, tuple(self.outputs), update, fresh, *how
 
     @property
@@ -112,6 +88,7 @@ class _Program:
         """Inputs that the compiled function reads; the first stands for the scalars."""
         operands = {n for _, *those in self.tape.operations for is_node, n in those if is_node}
         seen = operands | set(self.computed) | set(self.update or ()) | set(self.fresh or ())
+        seen |= set(self.volatile if self.clips else ())  # the global norm is that of all gradients
         counts = [0] if self.first else []
         return [*counts, *(n for n in range(self.first, len(self.tape.inputs)) if n in seen)]
 
@@ -168,7 +145,7 @@ class ModelApplier:
     def push(
         self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
     ) -> tuple[bool, State, State]:
-        tape = TracedProgram()
+        tape, clips = TracedProgram(), rule.own_momentum(shared)
         counts = tf.constant([tau, gradient.samples], tf.float32)
         scalars = tape.lift([counts] * len(SCALARS))
         shared, mine, params, before = tape.lift([shared, mine, list(self.params), list(self._before)])
@@ -177,7 +154,8 @@ class ModelApplier:
         push = Push(worker, grad, **facts, **dict(zip(SCALARS, scalars, strict=True)))
         update, *kept = rule.push(shared, mine, params, push)
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
-        program = replace(self._program(tape, update, kept, gradient), first=len(SCALARS), volatile=volatile)
+        program = self._program(tape, update, kept, gradient)
+        program = replace(program, first=len(SCALARS), volatile=volatile, clips=bool(volatile) and clips)
         changes = [*gradient.changes, tf.constant(gradient.decays, tf.float32)] if gradient.changes else ()
         shared, mine = lower(kept, self._run(program, changes))
         return update is not None, shared, mine
@@ -244,7 +222,7 @@ class ModelApplier:
             for n, tensor in zip(used, inputs, strict=True):
                 given[n] = tensor
             given[:first] = self._scalars(given[0], first) if first else []
-            if program.fresh is not None:  # the algorithm's momentum sums clipped gradients
+            if program.clips:  # the algorithm's momentum sums clipped gradients
                 span = slice(program.volatile.start, program.volatile.stop)
                 given[span] = clipped(self._updated.optimizer, given[span])
             nodes = evaluate(operations, given, CALLS)

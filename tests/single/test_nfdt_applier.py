@@ -12,7 +12,7 @@ import tf_keras
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from nfdt import algorithms
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, momentum_of_algorithm
 from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState
@@ -99,7 +99,7 @@ def momentum_rule(scale=1.0):
         v = zip_map(lambda v, g: push.mu * v + g, v, push.gradient)
         return AlgorithmUpdate(v, lr_scale=scale, momentum="algorithm", fresh=push.gradient), v, mine
 
-    return AsyncAlgorithm(init, asgd.rule().pull, push)
+    return AsyncAlgorithm(init, asgd.rule().pull, push, own_momentum=momentum_of_algorithm)
 
 
 OPTIMIZERS = {

@@ -1,0 +1,80 @@
+"""The TensorFlow applier where a push is held: clipping, scalar weights, and variables without gradient in a flush."""
+
+import keras
+import numpy.testing as npt
+import pytest
+import tf_keras
+
+from nfdt import algorithms
+from nfdt.algorithm import AlgorithmUpdate
+from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.server.applier import ModelApplier
+from tests.single.test_nfdt_applier import part_of, push
+
+BOTH_KERAS = pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])
+CLIPS = ["clipnorm", "clipvalue", "global_clipnorm"]
+
+
+def core_of(name, optimizer, values, workers=2):
+    applier = ModelApplier(part_of(optimizer, values))
+    core = AlgorithmState(algorithms.make(name), applier, workers)
+    for worker in range(workers):
+        core.pull(worker)
+    return core, applier
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+@BOTH_KERAS
+def test_each_push_of_a_round_is_clipped(clip, lib):
+    optimizer = lib.optimizers.SGD(1.0, momentum=0.9, **{clip: 1.0})
+    core, applier = core_of("group_sync", optimizer, [[0.0, 0.0]])
+    push(core, 0, 1, [[100.0, 0.0]])
+    push(core, 1, 1, [[0.0, 100.0]])
+    npt.assert_allclose(applier.params[0], [-0.5, -0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+@BOTH_KERAS
+def test_a_push_of_a_round_that_a_flush_ends_is_clipped(clip, lib):
+    core, applier = core_of("group_sync", lib.optimizers.SGD(1.0, momentum=0.9, **{clip: 1.0}), [[0.0, 0.0]])
+    push(core, 0, 1, [[100.0, 0.0]])
+    core.flush()
+    npt.assert_allclose(applier.params[0], [-1.0, 0.0], rtol=1e-6)
+
+
+def test_a_global_norm_is_that_of_all_variables_of_a_push():
+    core, applier = core_of("group_sync", keras.optimizers.Adam(1.0, global_clipnorm=5.0), [[0.0], [0.0]])
+    push(core, 0, 1, [[30.0], [40.0]])
+    npt.assert_allclose([mean.numpy() for mean in core.shared.held[0].mean], [[3.0], [4.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", algorithms.names())
+def test_nothing_is_clipped_twice_and_nothing_is_left_out(name, workers, monkeypatch):
+    """Where the momentum is the algorithm's, each push is clipped once, and the optimizer's clipping is off."""
+    rule = algorithms.make(name)
+    optimizer = keras.optimizers.SGD(1.0, momentum=0.5, clipnorm=1.0)
+    clip, clipped = optimizer._clip_gradients, []
+    monkeypatch.setattr(optimizer, "_clip_gradients", lambda grads: clipped.append(optimizer.clipnorm) or clip(grads))
+    core, _ = core_of(name, optimizer, [[0.0]], workers)
+    own = rule.own_momentum(core.shared)
+    updates = momenta_of(rule, core, monkeypatch)
+    for worker in range(workers):
+        before = len(clipped)
+        push(core, worker, 1, [[100.0]])
+        assert not own or [each for each in clipped[before:] if each] in ([1.0], []), "traced once a program"
+    core.flush()
+    assert set(updates) == ({"algorithm"} if own else {"captured"})
+    assert not own or any(clipped)
+
+
+def momenta_of(rule, core, monkeypatch):
+    """The list to which each of the algorithm's updates from now on adds its `momentum`."""
+    seen, made = [], AlgorithmUpdate.__init__
+
+    def init(self, *args, **more):
+        made(self, *args, **more)
+        seen.append(self.momentum)
+
+    monkeypatch.setattr(AlgorithmUpdate, "__init__", init)
+    return seen

@@ -59,7 +59,8 @@ class Momenta:
     direction: list[Array]  # running square of the directions applied
     step: list[Array]  # running square of the resulting change of the weights
     v: Mapping[int, list[Array]] = field(default_factory=dict)  # by group
-    mu: Array = 0.0  # the captured optimizer's
+    mu: Array = 0.0  # the captured optimizer's, at the last push
+    stepped: bool = False  # whether `step` lacks the last update
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,10 @@ class _GroupSync(NamedTuple):
     def push(self, now: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         group = _group(now, push.worker)
         held = now.held.get(group, Held()).plus(Held.of(push, tau=push.tau))
-        now = replace(_measured(now, push), held={**now.held, group: held})
+        momenta = None if now.momenta is None else _sized(now.momenta, params, push)
+        now = replace(_measured(now, push), held={**now.held, group: held}, momenta=momenta)
         if _members(now, group) - held.arrived:
             return None, now, mine
-        if now.momenta is not None:
-            now = replace(now, momenta=_sized(now.momenta, params, push))
         return *self.end_rounds(now, list(now.held) if self.regroups(now) else [group]), mine
 
     def end_rounds(self, now: Shared, ended: list[int]) -> tuple[AlgorithmUpdate | None, Shared]:
@@ -233,13 +233,15 @@ def _with_momenta(now: Shared, shares: Mapping[int, float]) -> tuple[AlgorithmUp
     along, fresh = _sum(parts, new), _sum(parts, means)
     direction = running_square(own.direction, [rate * a for a in along], KEEP_SQUARE)
     update = AlgorithmUpdate(along, lr_scale=rate, momentum="algorithm", fresh=fresh)
-    return update, replace(now, momenta=replace(own, direction=direction, v={**own.v, **new}))
+    return update, replace(now, momenta=replace(own, direction=direction, v={**own.v, **new}, stepped=True))
 
 
 def _sized(own: Momenta, params: Tree, push: Push) -> Momenta:
-    """Measure the last step."""
+    """Read the momentum, and measure the last update's step at the first push after it: a flush can do neither."""
+    if not own.stepped:
+        return replace(own, mu=push.mu)
     step = running_square(own.step, zip_map(lambda w, before: w - before, params, push.before), KEEP_SQUARE)
-    return replace(own, step=step, mu=push.mu)
+    return replace(own, step=step, mu=push.mu, stepped=False)
 
 
 def _ahead(now: Shared, own: Momenta, params: Tree, mu: Array, rate: str) -> Tree:

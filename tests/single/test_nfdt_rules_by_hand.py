@@ -247,6 +247,24 @@ def test_group_sync_has_a_momentum_for_each_group_and_looks_ahead():
     assert run.push(2) == pytest.approx(1 / 3 * 1.5)
 
 
+def test_group_sync_has_its_momentum_where_a_flush_ends_each_round():
+    """An epoch of fewer batches than workers, or a worker that joins late: no round has all of its pushes."""
+    run = Groups([1.0, 1.0], mu=0.5)
+    for moved in (1.0, 1.5, 1.75):
+        run.pull(0)
+        before = run.core.applier.params[0]
+        assert run.push(0) == 0.0
+        run.core.flush()
+        npt.assert_allclose(before - run.core.applier.params[0], moved)
+    run.pull(0)
+    run.push(0)
+    seen = 0.01 * (0.99**2 + 0.99 * 1.5**2 + 1.75**2)
+    npt.assert_allclose(run.core.shared.momenta.step[0], seen, err_msg="each step is measured, once")
+    run.pull(1)
+    run.push(1)
+    npt.assert_allclose(run.core.shared.momenta.step[0], seen)
+
+
 def test_group_sync_can_give_every_group_one_rate():
     run = Groups([1.0, 1.1, 3.0], warm_up=1, rate="equal").warmed_up()
     assert [run.push(0, 1), run.push(2)] == pytest.approx([1 / 2, 1 / 2])

@@ -27,13 +27,13 @@ from tests.single.schedules import START, gradient
 SCHEDULE = "abcABaCbBcaACB"
 
 
-def part_of(optimizer, values=(START,), others=()):
+def part_of(optimizer, values=(START,), others=(), dtype="float32"):
     if not isinstance(optimizer, keras.optimizers.Optimizer):  # tf_keras
-        trainable = [tf.Variable(v, dtype=tf.float32) for v in values]
+        trainable = [tf.Variable(v, dtype=dtype) for v in values]
         if hasattr(optimizer, "build"):  # a legacy one has no build: it makes its slots as it goes
             optimizer.build(trainable)
         return OwnedVariables(optimizer, trainable, [], [])
-    trainable = [keras.Variable(tf.constant(v, tf.float32)) for v in values]
+    trainable = [keras.Variable(tf.constant(v, dtype)) for v in values]
     kinds = [{"i": "int64", "b": "bool"}.get(np.asarray(v).dtype.kind, "float32") for v in others]
     frozen = [keras.Variable(v, trainable=False, dtype=kind) for v, kind in zip(others, kinds, strict=True)]
     optimizer.build(trainable)

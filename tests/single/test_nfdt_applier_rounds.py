@@ -3,20 +3,23 @@
 import keras
 import numpy.testing as npt
 import pytest
+import tensorflow as tf
 import tf_keras
 
 from nfdt import algorithms
 from nfdt.algorithm import AlgorithmUpdate
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
+from nfdt.transport.channel import WorkerGradient
+from nfdt.tree import leaves
 from tests.single.test_nfdt_applier import part_of, push
 
 BOTH_KERAS = pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])
 CLIPS = ["clipnorm", "clipvalue", "global_clipnorm"]
 
 
-def core_of(name, optimizer, values, workers=2):
-    applier = ModelApplier(part_of(optimizer, values))
+def core_of(name, optimizer, values, workers=2, dtype="float32"):
+    applier = ModelApplier(part_of(optimizer, values, dtype=dtype))
     core = AlgorithmState(algorithms.make(name), applier, workers)
     for worker in range(workers):
         core.pull(worker)
@@ -78,3 +81,24 @@ def momenta_of(rule, core, monkeypatch):
 
     monkeypatch.setattr(AlgorithmUpdate, "__init__", init)
     return seen
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", algorithms.names())
+def test_a_scalar_weight_has_its_own_precision(name, dtype):
+    """A weight of shape () and one of shape (1,) get the same gradients, and the same updates to the last bit.
+
+    Scalars of the server (samples, tau, mu) are float32; averages of three and more pushes mix them with the weights.
+    """
+    core, applier = core_of(name, keras.optimizers.SGD(0.1, momentum=0.5), [1.0, [1.0]], workers=4, dtype=dtype)
+    for number in (1, 2, 3):
+        for worker in range(4):
+            core.pull(worker)
+        for worker in range(4):
+            slope = tf.constant(1 / (3 + worker), dtype)
+            core.push(worker, number, WorkerGradient([slope, slope[None]], 1 + worker, seconds=0.1, batches=(0,)))
+    core.flush()
+    scalar, vector = applier.params
+    assert scalar.dtype == vector.dtype == dtype and scalar != 1.0
+    assert {leaf.dtype.name for leaf in leaves(core.shared)} <= {dtype, "float32"}
+    npt.assert_array_equal(scalar.numpy(), vector.numpy()[0])

@@ -132,9 +132,9 @@ def _depends(start: Tensor, once: Tensor, twice: Tensor, once_again: Tensor, twi
     def close(x: Tensor, y: Tensor) -> Tensor:
         return tf.reduce_all((x == y) | (tf.abs(x - y) <= bound))
 
-    finite = tf.reduce_all(tf.math.is_finite(b))
     differ = ~close(b - a, c - b) & close(b, b_again) & close(c, c_again)
-    return ~tf.reduce_all(tf.math.is_finite(a)) | (finite & differ)
+    # A sum stays infinite or NaN once it is; a maximum begins at minus infinity.
+    return tf.reduce_all(tf.math.is_finite(b)) & (~tf.reduce_all(tf.math.is_finite(a)) | differ)
 
 
 def _moved(variable: tf.Variable, start: Tensor, once: Tensor, sign: int) -> Tensor:

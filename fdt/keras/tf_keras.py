@@ -18,7 +18,7 @@ from fdt.compat.tf_keras import (
     tf_utils,
 )
 from fdt.keras import Apply, attribute, natives, pickling, refuse_strategy, unique, write
-from fdt.keras.variables import Traced, trace_step, trace_unbuilt
+from fdt.keras.variables import Traced, call_converted, trace_step, trace_unbuilt
 from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function", "_training_state")
@@ -92,7 +92,7 @@ class TfKeras:
         return self._traced.holds(model)
 
     def build(self, model: Model, spec: Any) -> None:
-        trace_step(model.train_step, spec)
+        trace_step(lambda data: call_converted(self.name, model.train_step, data), spec)
         trace_unbuilt(model, spec, (model.compiled_metrics, model.compiled_loss))
         self._traced.add(model)
 

@@ -72,7 +72,7 @@ def batch_norms(model: Any) -> list[Layer]:
 def moving_averages(model: Any) -> dict[int, float]:
     """Return the decay of each moving average of a BatchNorm layer, by the id of its tf.Variable."""
     found = {}
-    for layer in batch_norms(model):
+    for layer in filter(lambda each: each.built, batch_norms(model)):
         for variable in (layer.moving_mean, layer.moving_variance):
             found[id(tensor_variable(variable))] = float(layer.momentum)
     return found

@@ -11,7 +11,7 @@ import tensorflow as tf  # noqa: E402
 from fdt.data import source  # noqa: E402
 from fdt.errors import UserError  # noqa: E402
 from fdt.keras import named  # noqa: E402
-from fdt.keras.variables import tensor_variable  # noqa: E402
+from fdt.keras.variables import moving_averages, tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt import algorithms  # noqa: E402
 from nfdt.transport.channel import Weights  # noqa: E402
@@ -81,6 +81,25 @@ def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker(kind):
     good = step.run(0, [(tf.constant(x), tf.zeros(4))], owned, pulled)
     assert good.finite
     np.testing.assert_allclose(norm.moving_mean, x.mean(0) / 2, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have a `build")
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_a_batch_norm_that_the_model_never_uses_has_no_average(flavor):
+    api = FLAVORS[flavor]
+
+    class Model(api.Model):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = api.layers.BatchNormalization(momentum=0.5), api.layers.BatchNormalization()
+
+        def call(self, inputs, training=False):
+            return self.used(inputs, training=training)
+
+    made = Model()
+    made(tf.zeros((4, 2)))
+    averages = {id(tensor_variable(v)): 0.5 for v in (made.used.moving_mean, made.used.moving_variance)}
+    assert moving_averages(made) == averages
 
 
 def test_batches_that_flatten_alike_are_not_taken_for_one_another():

@@ -128,6 +128,8 @@ def test_a_metric_that_draws_random_numbers_is_not_refused():
 
 def test_a_batch_that_gives_no_finite_number_is_not_the_one_that_decides():
     assert refused(metric_of(OTHERS["last value"][0]), [BATCH[1] * np.nan, BATCH[1]])
+    for number in (np.nan, np.inf):
+        assert not refused(metric_of(SUMS["sum"][0]), [BATCH[1] * number, BATCH[1], BATCH[1]])
 
 
 STEPS = {"step": ("asgd", 1), "local": ("server_optimizer(local_steps=3)", 3), "micro": ("ddc_asgd(micro_steps=2)", 1)}

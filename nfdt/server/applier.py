@@ -65,7 +65,7 @@ class _Program:
     fresh: list[int] | None = None  # if given: the algorithm's momentum
     lr_scale: Any = 1.0  # a number, or (True, node)
     steps: int | None = None  # if given: the captured optimizer only counts
-    absent: tuple[int, ...] = ()
+    absent: frozenset[int] = frozenset()  # positions of variables that the update leaves alone
     changed: tuple[int, ...] = ()
     first: int = 0  # number of leading inputs that are scalars; the compiled function computes them
     volatile: range = range(0)  # inputs in a receive buffer; they are copied if they are outputs
@@ -110,10 +110,12 @@ class ModelApplier:
     Attributes:
         part: The variables, and the captured optimizer.
         optimizer: The algorithm's own optimizer, built for `part.trainable`; None: the captured one applies updates.
+        unused: Positions of the trainable variables for which no push has had a gradient; None: no push yet.
     """
 
     part: OwnedVariables
     optimizer: Any = None
+    unused: frozenset[int] | None = None
     _compiled: dict[Any, tuple[Callable[[list[Tensor]], Any], list[int]]] = field(default_factory=dict)
     _changed: tuple[int, ...] = ()
 
@@ -127,6 +129,11 @@ class ModelApplier:
         """Read the variables again after another program has written them."""
         self._keep(*self._read())
         self._before = self.params
+
+    def restore(self, unused: frozenset[int] | None) -> None:
+        """Continue from a snapshot, whose variables are written."""
+        self.unused = unused
+        self.refresh()
 
     def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
         tape = TracedProgram()
@@ -154,7 +161,9 @@ class ModelApplier:
         push = Push(worker, grad, **facts, **dict(zip(SCALARS, scalars, strict=True)))
         update, *kept = rule.push(shared, mine, params, push)
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
-        program = self._program(tape, update, kept, gradient)
+        absent = frozenset(i for i, tensor in enumerate(gradient.gradient) if tensor is None)
+        self.unused = absent if self.unused is None else self.unused & absent
+        program = self._program(tape, update, kept, absent, gradient.changed)
         program = replace(program, first=len(SCALARS), volatile=volatile, clips=bool(volatile) and clips)
         changes = [*gradient.changes, tf.constant(gradient.decays, tf.float32)] if gradient.changes else ()
         shared, mine = lower(kept, self._run(program, changes))
@@ -164,16 +173,20 @@ class ModelApplier:
         tape = TracedProgram()
         state, params = tape.lift([shared, list(self.params)])
         update, kept = rule.flush(state, params)
-        shared = lower(kept, self._run(self._program(tape, update, kept, WorkerGradient(()))))
-        return update is not None, shared
+        program = self._program(tape, update, kept, self.unused or frozenset())
+        return update is not None, lower(kept, self._run(program))
 
     # -- traced to compiled --------------------------------------------------------------------------------
 
     def _program(
-        self, tape: TracedProgram, update: AlgorithmUpdate | None, kept: State, gradient: WorkerGradient
+        self,
+        tape: TracedProgram,
+        update: AlgorithmUpdate | None,
+        kept: State,
+        absent: frozenset[int],
+        changed: Sequence[int] = (),
     ) -> _Program:
-        outputs, changed = tape.outputs(kept), tuple(gradient.changed)
-        absent = tuple(i for i, tensor in enumerate(gradient.gradient) if tensor is None)
+        outputs, changed = tape.outputs(kept), tuple(changed)
         if update is None:
             return _Program(tape, outputs, absent=absent, changed=changed)
         scale = (True, update.lr_scale.node) if hasattr(update.lr_scale, "node") else update.lr_scale

@@ -105,7 +105,7 @@ class ServedJob:
         return Event(job=self.spec.id, epoch_end=end)
 
     def _model_positions(self) -> list[int]:
-        """Return the positions of this shard's variables; shard 0 adds the unowned ones: seeds and strings."""
+        """Return the positions of this shard's variables; shard 0 adds those that no shard owns: seeds and strings."""
         if self.shard:
             return self.ownership.model
         owned = {i for shard in range(1, self.shards) for i in own(self.trainable, shard, self.shards).model}
@@ -149,7 +149,8 @@ def save(
     rule = core.shared, {worker: slot.mine for worker, slot in core.worker_states.items()}
     slots = {worker: (slot.version, slot.last_push) for worker, slot in core.worker_states.items()}
     end_bytes = None if end is None else end.SerializeToString()
-    known = (tree_map(lambda _: Leaf(), rule), slots, core.version, core.pulls, [len(group) for group in groups])
+    sizes, unused = [len(group) for group in groups], job.applier.unused
+    known = (tree_map(lambda _: Leaf(), rule), slots, core.version, core.pulls, sizes, unused)
     head = np.frombuffer(pickle.dumps((*known, decided, end_bytes)), np.uint8)
     arrays = [head, *chain(*groups), *(array_over(leaf) for leaf in leaves(rule))]
     try:
@@ -168,11 +169,11 @@ def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, Ep
         UserError: The snapshot is damaged.
     """
     head, *arrays = _whole(job, ref)
-    rule, slots, version, pulls, sizes, decided, end_bytes = pickle.loads(head.tobytes())
+    rule, slots, version, pulls, sizes, unused, decided, end_bytes = pickle.loads(head.tobytes())
     rest = iter(arrays)
     for group, size in zip(job.groups, sizes, strict=True):
         job.trainable.flavor.write(group, list(islice(rest, size)))
-    job.applier.refresh()
+    job.applier.restore(unused)
     shared, mine = lower(rule, [tf.constant(array) for array in rest])
     states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
     core.restore(shared, states, version, pulls)

@@ -102,3 +102,37 @@ def test_a_scalar_weight_has_its_own_precision(name, dtype):
     assert scalar.dtype == vector.dtype == dtype and scalar != 1.0
     assert {leaf.dtype.name for leaf in leaves(core.shared)} <= {dtype, "float32"}
     npt.assert_array_equal(scalar.numpy(), vector.numpy()[0])
+
+
+HOLDING = ["ssgd", "k_sync(k=2)", "rennala", "malenia", "ringleader", "group_sync", 'group_sync(momentum="captured")']
+
+
+@pytest.mark.parametrize("name", HOLDING)
+@BOTH_KERAS
+def test_a_flush_leaves_a_variable_without_gradient_alone(name, lib):
+    """Weight decay would change it. Workers push one of a round of two, and a flush ends it."""
+    core, applier = core_of(name, lib.optimizers.AdamW(0.1, weight_decay=0.5), [[1.0], [1.0]])
+    push(core, 0, 1, [[1.0], None])
+    assert core.flush()
+    npt.assert_array_equal(applier.params[1], [1.0])
+    assert applier.params[0] != 1.0
+
+
+def test_a_flush_updates_a_variable_of_which_one_push_had_a_gradient():
+    core, applier = core_of("ssgd", keras.optimizers.SGD(1.0), [[1.0], [1.0], [1.0]], workers=3)
+    push(core, 0, 1, [[1.0], [1.0], None])
+    push(core, 1, 1, [[1.0], None, None])
+    core.flush()
+    npt.assert_array_equal(applier.params, [[0.0], [0.5], [1.0]])
+    assert applier.unused == {2}
+
+
+def test_a_restored_server_has_the_variables_without_gradient():
+    core, applier = core_of("ssgd", keras.optimizers.AdamW(0.1, weight_decay=0.5), [[1.0], [1.0]])
+    push(core, 0, 1, [[1.0], None])
+    again = ModelApplier(applier.part)
+    again.restore(applier.unused)
+    resumed = AlgorithmState(core.rule, again, 2)
+    resumed.restore(core.shared, core.worker_states, core.version, core.pulls)
+    resumed.flush()
+    npt.assert_array_equal(again.params[1], [1.0])

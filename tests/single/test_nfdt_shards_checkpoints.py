@@ -39,6 +39,7 @@ def test_a_checkpoint_restores_all_that_decides(cluster, rule):
     first.close()
     made.shard_services = [made._shard_service(0, 1, 2)]
     made.shard_services[0].restore(saved.state)
+    assert made.shard_services[0].job.applier.unused == set(), "the first push had all gradients"
     push(made, channels, 2)  # by a session that ended with the first shard service, and begins anew
     for was, now in zip(before, made.shard_services[0].job.trainable.model_arrays(), strict=True):
         np.testing.assert_allclose(now, was, rtol=1e-6)

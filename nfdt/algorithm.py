@@ -119,16 +119,6 @@ def nothing_held(shared: State, params: Tree) -> tuple[AlgorithmUpdate | None, S
     return None, shared
 
 
-def captured_momentum(shared: State) -> bool:
-    """Return False: the captured optimizer applies its momentum. The default of `own_momentum`."""
-    return False
-
-
-def momentum_of_algorithm(shared: State) -> bool:
-    """Return True: an `own_momentum` of an algorithm that never uses the captured optimizer's."""
-    return True
-
-
 @dataclass(frozen=True)
 class AsyncAlgorithm:
     """The six functions of an asynchronous algorithm, and its properties.
@@ -142,8 +132,8 @@ class AsyncAlgorithm:
         flush: Called when no worker computes and all asking workers wait, and at the end of an epoch.
         waits: Whether a worker may wait for other workers. Overlapped steps then gain nothing.
         holds: Whether a push may be held for a later update, or dropped. Overlapped steps then make it more stale.
-        own_momentum: Returns whether all updates with this `shared` have momentum "algorithm". The captured optimizer's
-            clipping is then off in updates, and applies to each gradient before `push` receives it.
+        own_momentum: If given, it returns whether all updates with this `shared` have momentum "algorithm". Clipping by
+            the captured optimizer is then off in updates, and applies to each gradient before `push` receives it.
         needs_sgd: Whether the arithmetic holds only if an update is the learning rate times the direction.
         note: Message printed when training starts: the meaning of an epoch, of `iterations` and of a schedule, where it
             differs from training on one machine.
@@ -164,7 +154,7 @@ class AsyncAlgorithm:
     flush: Callable[[State, Tree], tuple[AlgorithmUpdate | None, State]] = nothing_held
     waits: bool = False
     holds: bool = False
-    own_momentum: Callable[[State], bool] = captured_momentum
+    own_momentum: Callable[[State], bool] | None = None
     needs_sgd: bool = False
     note: str = ""
     local_steps: int | None = None

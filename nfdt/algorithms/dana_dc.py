@@ -16,7 +16,7 @@ shapes of the trainable variables.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, momentum_of_algorithm, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, require
 from nfdt.tree import Array, Tree, compensated, look_ahead, sum_with, sum_without, with_momentum, zeros
 
 
@@ -64,4 +64,4 @@ def rule(lam: float = 0.04) -> AsyncAlgorithm:
     def leave(shared: Shared, mine: Mine, worker: int) -> Shared:
         return Shared(sum_without(shared.total, mine.v))
 
-    return AsyncAlgorithm(init, pull, push, leave, own_momentum=momentum_of_algorithm, needs_sgd=True)
+    return AsyncAlgorithm(init, pull, push, leave, own_momentum=lambda shared: True, needs_sgd=True)

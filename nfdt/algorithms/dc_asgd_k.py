@@ -16,7 +16,7 @@ are trusted: both terms are divided by 1 + tau, tau being the push's staleness:
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, momentum_of_algorithm, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require
 from nfdt.tree import Array, Tree, compensated, send_and_keep, with_momentum, zeros
 
 
@@ -50,4 +50,4 @@ def rule(lam: float = 0.04, mu: float | None = None, weights: str = "constant") 
         v = with_momentum(shared.v, fresh, (push.mu if mu is None else mu) * trust)
         return AlgorithmUpdate(v, momentum="algorithm", fresh=fresh), Shared(v), seen
 
-    return AsyncAlgorithm(init, send_and_keep, push, own_momentum=momentum_of_algorithm)
+    return AsyncAlgorithm(init, send_and_keep, push, own_momentum=lambda shared: True)

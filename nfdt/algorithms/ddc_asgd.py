@@ -22,7 +22,7 @@ then "captured", and only the penalty applies.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, captured_momentum, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.tree import (
     Array,
     Tree,
@@ -92,7 +92,7 @@ def rule(k: float = 4.0, momentum: str = "algorithm", micro_steps: int = 1) -> A
         total, direction = sum_with(shared.total, v, mine.v), running_square(shared.direction, v, KEEP)
         return AlgorithmUpdate(v, momentum="algorithm", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
 
-    own, sgd = _is_not_alone if momentum == "algorithm" else captured_momentum, micro_steps > 1
+    own, sgd = _is_not_alone if momentum == "algorithm" else None, micro_steps > 1
     return AsyncAlgorithm(_init, pull, push, _leave, own_momentum=own, needs_sgd=sgd, micro_steps=micro_steps)
 
 

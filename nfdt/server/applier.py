@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from fdt.ops import flat_call
 from fdt.typing import Tensor
@@ -23,6 +24,10 @@ from nfdt.server.tensor_calls import CALLS
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import TracedProgram, evaluate, lower
 
+UNDECLARED = (
+    "an algorithm's own_momentum (nfdt/algorithm.py) must say whether its updates have momentum 'algorithm', because "
+    "gradients are then clipped before it receives them. Received: an update of momentum {!r}, against own_momentum"
+)
 SCALARS = ("tau", "samples", "eta", "mu")  # nodes 0 to 3 of every push
 
 
@@ -152,7 +157,7 @@ class ModelApplier:
     def push(
         self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
     ) -> tuple[bool, State, State]:
-        tape, clips = TracedProgram(), rule.own_momentum(shared)
+        tape, clips = TracedProgram(), rule.own_momentum is not None and rule.own_momentum(shared)
         counts = tf.constant([tau, gradient.samples], tf.float32)
         scalars = tape.lift([counts] * len(SCALARS))
         shared, mine, params, before = tape.lift([shared, mine, list(self.params), list(self._before)])
@@ -160,6 +165,8 @@ class ModelApplier:
         facts = {"before": before, "seconds": gradient.seconds, "batches": len(gradient.batches)}
         push = Push(worker, grad, **facts, **dict(zip(SCALARS, scalars, strict=True)))
         update, *kept = rule.push(shared, mine, params, push)
+        if update is not None and (update.momentum == "algorithm") != clips:
+            raise UserError(UNDECLARED.format(update.momentum))
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
         absent = frozenset(i for i, tensor in enumerate(gradient.gradient) if tensor is None)
         self.unused = absent if self.unused is None else self.unused & absent

@@ -1,5 +1,6 @@
 """The TensorFlow applier equals the NumPy one, in one function for all workers, with Keras's own optimizer."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import keras
@@ -12,7 +13,7 @@ import tf_keras
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from nfdt import algorithms
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, momentum_of_algorithm
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm
 from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState
@@ -99,7 +100,12 @@ def momentum_rule(scale=1.0):
         v = zip_map(lambda v, g: push.mu * v + g, v, push.gradient)
         return AlgorithmUpdate(v, lr_scale=scale, momentum="algorithm", fresh=push.gradient), v, mine
 
-    return AsyncAlgorithm(init, asgd.rule().pull, push, own_momentum=momentum_of_algorithm)
+    return AsyncAlgorithm(init, asgd.rule().pull, push, own_momentum=lambda shared: True)
+
+
+def test_an_algorithm_that_does_not_declare_its_momentum_is_refused():
+    with pytest.raises(UserError, match="own_momentum .* must say"):
+        train(replace(momentum_rule(), own_momentum=None), "aA", keras.optimizers.SGD(0.1))
 
 
 OPTIMIZERS = {

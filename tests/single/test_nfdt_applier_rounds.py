@@ -60,7 +60,7 @@ def test_nothing_is_clipped_twice_and_nothing_is_left_out(name, workers, monkeyp
     clip, clipped = optimizer._clip_gradients, []
     monkeypatch.setattr(optimizer, "_clip_gradients", lambda grads: clipped.append(optimizer.clipnorm) or clip(grads))
     core, _ = core_of(name, optimizer, [[0.0]], workers)
-    own = rule.own_momentum(core.shared)
+    own = rule.own_momentum is not None and rule.own_momentum(core.shared)
     updates = momenta_of(rule, core, monkeypatch)
     for worker in range(workers):
         before = len(clipped)

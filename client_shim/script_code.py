@@ -1,5 +1,6 @@
 """Detection of the script's own code in a model."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ def script_parts(model: Any) -> list[str]:
     """Return the layers, losses and metrics of a compiled model that run code of the script, as "Gate (train.py:7)"."""
     loss = getattr(model, "loss", None)
     losses = loss.values() if isinstance(loss, dict) else loss if isinstance(loss, (list, tuple)) else [loss]
-    metrics = [each for metric in model.metrics for each in (metric, *getattr(metric, "metrics", ()))]
-    parts = [getattr(part, "fn", getattr(part, "_fn", part)) for part in (*losses, *metrics)]
+    parts = [getattr(part, "fn", getattr(part, "_fn", part)) for part in (*losses, *with_inner(model.metrics))]
     return [described(part) for part in (*model._flatten_layers(), *parts) if not of_library(part)]
+
+
+def with_inner(metrics: Iterable[Any]) -> list[Any]:
+    """Return metrics, and those within Keras's containers and within metrics of tf_keras."""
+    return [each for metric in metrics for each in (metric, *getattr(metric, "metrics", ()))]
 
 
 def of_library(obj: Any) -> bool:

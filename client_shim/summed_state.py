@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from client_shim.script_code import described, of_library
+from client_shim.script_code import described, of_library, with_inner
 from fdt.errors import UserError
 from fdt.keras.variables import assignments, call_converted, tensor_variable
 from fdt.typing import Model, Tensor
@@ -65,11 +65,6 @@ class SummedState:
 def watched_states(flavor: str, model: Model, held: Sequence[Any]) -> list[SummedState]:
     """Examine the metrics of a built model that run the script's code, and return their states."""
     return [_watched(flavor, metric, held) for metric in with_inner(model.metrics) if not of_library(metric)]
-
-
-def with_inner(metrics: Sequence[Any]) -> list[Any]:
-    """Return metrics, and those within Keras's containers and within metrics of tf_keras."""
-    return [each for metric in metrics for each in (metric, *getattr(metric, "metrics", ()))]
 
 
 def _watched(flavor: str, metric: Any, held: Sequence[Any]) -> SummedState:

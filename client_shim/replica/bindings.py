@@ -102,7 +102,7 @@ def _kind(function: Any, depth: int = 0) -> Any:
     if isinstance(function, (MethodType, staticmethod, classmethod)):
         return _kind(function.__func__, depth + 1)
     if isinstance(function, FunctionType):
-        return function.__code__, *(kind for kind in (_kind(cell, depth + 1) for cell in _cells(function)) if kind)
+        return function.__code__, *(kind for kind in (_kind(cell, depth + 1) for cell in contents(function)) if kind)
     inner = getattr(function, "__dict__", {}).get("_python_function")
     return None if inner is None else ("compiled", _kind(inner, depth + 1))
 
@@ -116,9 +116,12 @@ def _methods(owner: Any) -> Iterator[tuple[str, Any]]:
             yield name, kind
 
 
-def _cells(function: FunctionType) -> Iterator[Any]:
+def contents(function: Any) -> list[Any]:
+    """Return the values that a function closes over; None for those that are not bound yet."""
+    found = []
     for cell in function.__closure__ or ():
         try:
-            yield cell.cell_contents
+            found.append(cell.cell_contents)
         except ValueError:  # the cell is still empty
-            continue
+            found.append(None)
+    return found

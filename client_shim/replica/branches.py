@@ -73,8 +73,7 @@ def parameters(function: Callable[..., Any], owner: Any, call: Given | None, sco
 
 def stored(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names that the nodes bind."""
-    found = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    return found
+    return {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
 
 
 def living(nodes: Sequence[Any], flags: Flags) -> list[Any]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
-from client_shim.replica.bindings import bindings, without
+from client_shim.replica.bindings import bindings, contents, without
 from client_shim.replica.branches import Given, given, living, parameters, passed
 from client_shim.replica.syntax import (
     SCOPES,
@@ -264,7 +264,7 @@ def _of_function(function: Any, seen: set[Any], owner: Any, call: Given | None, 
     scope = scope_of(parsed(code.co_filename), code)
     if scope is None:
         return StepCode()
-    cells = dict(zip(code.co_freevars, _contents(function), strict=True))
+    cells = dict(zip(code.co_freevars, contents(function), strict=True))
     names = {**vars(builtins), **function.__globals__, **cells}
     if owner is not None and code.co_argcount:
         names[code.co_varnames[0]] = owner
@@ -273,13 +273,3 @@ def _of_function(function: Any, seen: set[Any], owner: Any, call: Given | None, 
     body = [statement for statement in body if not isinstance(statement, SCOPES)]
     inner = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n is not scope]  # helper functions defined within
     return _of_nodes(body, names, flags, seen, through=through) | _of_nodes(inner, names, {}, seen, through=through)
-
-
-def _contents(function: Any) -> list[Any]:
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # the cell is still empty
-            found.append(None)
-    return found

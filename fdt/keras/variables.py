@@ -23,6 +23,9 @@ WRITERS = (  # the methods of tf.Variable that assign
     *(f"scatter_nd_{what}" for what in ("add", "sub", "update", "max", "min")),
 )
 
+# TensorFlow redefines some of these methods in the subclass.
+ASSIGNING = [(owner, n) for owner in (BaseResourceVariable, ResourceVariable) for n in WRITERS if n in vars(owner)]
+
 
 def tensor_variable(variable: Any) -> tf.Variable:
     """Return the tf.Variable inside a Keras 3 Variable or a tf_keras AutoCastVariable; a tf.Variable itself."""
@@ -50,9 +53,7 @@ def assignments() -> Iterator[Counter[Any]]:
 
         return assign
 
-    # TensorFlow redefines some of these methods in the subclass.
-    owners = (BaseResourceVariable, ResourceVariable)
-    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in WRITERS if name in vars(owner)]
+    methods = [(owner, name, vars(owner)[name]) for owner, name in ASSIGNING]
     for owner, name, original in methods:
         setattr(owner, name, noting(original))
     try:

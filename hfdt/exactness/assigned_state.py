@@ -12,8 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
-from fdt.keras.variables import WRITERS, tensor_variable
+from fdt.keras.variables import ASSIGNING, tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor, Variable
 from hfdt.worker import step_context as steps
@@ -58,10 +57,7 @@ def write(variables: list[Variable], values: list[Tensor]) -> None:
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
     """Record assignments while the context lasts."""
-    methods = [
-        (owner, name) for owner in (BaseResourceVariable, ResourceVariable) for name in WRITERS if name in vars(owner)
-    ]
-    with patched(Patch(owner, name, _noting) for owner, name in methods):
+    with patched(Patch(owner, name, _noting) for owner, name in ASSIGNING):
         yield
 
 

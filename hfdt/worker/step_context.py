@@ -66,11 +66,8 @@ class LogSources:
         """
         logs, samples = dict(parts[-1][0]), sum(count for _, count in parts)
         for name in self.plain & logs.keys() if samples else ():
-            shares = [1.0 if name in self.summed else count / samples for _, count in parts]
-            counted = [
-                tf.cast(numbers[name], tf.float64) * s for (numbers, n), s in zip(parts, shares, strict=True) if n
-            ]
-            logs[name] = tf.add_n(counted)
+            counted = [(tf.cast(numbers[name], tf.float64), count) for numbers, count in parts if count]
+            logs[name] = tf.add_n([v * (1.0 if name in self.summed else count / samples) for v, count in counted])
         return logs
 
 

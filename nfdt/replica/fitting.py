@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.metric_state import check_summed
-from client_shim.summed_state import with_inner
+from client_shim.script_code import with_inner
 from fdt.data.source import rows
 from fdt.keras import flavor_of, named
 from fdt.keras.variables import call_converted

@@ -122,16 +122,19 @@ class RoundRobinRank:
             self._turns.moves(exchange)
         output = original(function, *args, **kwargs)
         if self._turns.calling or self.skippable_regions.inside():
-            counts = [count for exchange in self._exchanges.of_function(function) for count in exchange.counts]
-            but = [*counts, *self.metrics.variables()]
-            lost = function_trains(function) or not function_takes(function)  # else it may add up gradients
-            found = effects(function, but, self._exchanges.owned(), lost=lost)
+            found = effects(function, functools.partial(self._exempt, function))
             self._turns.called(function, found)
             if self._turns.calling and self._size > 1:  # other workers' calls will be skipped
                 for effect, by in found:
                     if isinstance(effect, LostEffect):
                         effect.move(by)
         return output
+
+    def _exempt(self, function: Any) -> tuple[list[tf.Variable], list[tf.Variable] | None]:
+        """Return what `effects` asks for, for a function that was traced."""
+        counts = [count for exchange in self._exchanges.of_function(function) for count in exchange.counts]
+        may_add_up = function_takes(function) and not function_trains(function)  # gradients
+        return [*counts, *self.metrics.variables()], None if may_add_up else self._exchanges.owned()
 
     def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:
         """Call a tf.function: in turn if it is a training step, or computes gradients in a training loop."""

@@ -6,7 +6,7 @@ or combine: those of optimizers, metrics and layers.
 """
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,20 +85,20 @@ class LostEffect:
 
 
 def effects(
-    function: Any, but: Sequence[tf.Variable], owned: Sequence[tf.Variable] = (), *, lost: bool = True
+    function: Any, exempt: Callable[[], tuple[Sequence[tf.Variable], Sequence[tf.Variable] | None]]
 ) -> list[tuple[Any, int]]:
     """Return the side effects of one call of `function`, which is traced.
 
     Args:
         function: A tf.function.
-        but: Variables whose changes need no repetition.
-        owned: Variables that workers exchange: they have no LostEffect.
-        lost: Whether the result contains LostEffects.
+        exempt: Returns the variables whose changes need no repetition, and those that workers exchange, which have no
+            LostEffect; None in place of these: the result has no LostEffects. It is called once for each trace.
     """
     known: dict[int, list[tuple[Any, int]]] = vars(function).setdefault("_fdt_effects", {})
     traces = function.experimental_get_tracing_count()
     if traces not in known:
-        known[traces] = list(_effects(function, _handles(but), _handles(owned) if lost else None))
+        but, owned = exempt()
+        known[traces] = list(_effects(function, _handles(but), None if owned is None else _handles(owned)))
     return known[traces]
 
 

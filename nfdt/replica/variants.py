@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from client_shim.replica.bindings import contents
+
 _FEW = 8  # a value that takes on more, such as the number of the step, is data
 _LONG = 64  # only the first items of a container are read
 _DEPTH = 3  # levels of containers, of attributes and of closures
@@ -158,13 +160,5 @@ def _inside(value: Any) -> Iterator[Any]:
     if isinstance(value, _TRACKED):  # a tf.function
         return iter((value._python_function,))
     if isinstance(value, FunctionType):
-        return _cells(value)
+        return iter(contents(value))
     return iter(list(getattr(value, "__dict__", {}).values()))
-
-
-def _cells(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # the cell is still empty
-            continue

@@ -177,7 +177,7 @@ class Stream:
 @pytest.mark.parametrize("hooks", [BatchHooks.NONE, BatchHooks.LOGS])
 @pytest.mark.parametrize("steps", [None, STEPS])
 @pytest.mark.parametrize("rule", ["asgd", "ssgd", "server_optimizer(local_steps=2)"])
-def test_a_stream_is_trained_once_whoever_leaves_while_its_push_travels(monkeypatch, rule, steps, hooks):
+def test_a_stream_is_trained_once_also_if_workers_leave_while_their_pushes_travel(monkeypatch, rule, steps, hooks):
     opened = session.open_source
     monkeypatch.setattr(session, "open_source", lambda *args, **how: Stream(opened(*args, **how), steps))
     leaves = [NodeGroup(f"leaves{at_s}", 1, leaves_s=at_s) for at_s in (0.8, 0.9, 1.0, 1.8, 1.9)]

@@ -3,15 +3,6 @@
 The step replaces the outermost optimizer's apply by a function that records the gradients. So Keras handles custom
 training steps, losses, sample weights, regularisers and metrics. The step divides by the loss scale that it used,
 because the server's scale may have changed; the server multiplies by its own.
-
-With micro-steps (AsyncAlgorithm.micro_steps) a worker divides a batch into S parts and walks over them. For part s, of
-n_s of n rows, from the pulled weights x_0:
-
-    x_s = x_(s-1) - eta / ((1 - mu) S) g_s        g_s at x_(s-1)
-    pushed: sum_s (n_s / n) g_s                   the gradient of the batch where the step is small
-
-eta / (1 - mu) is what one gradient moves the weights in the end, under SGD with momentum mu. So a push sees S points of
-the path that its own step takes, instead of one.
 """
 
 import functools
@@ -22,9 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.summed_state import SummedState, watched_states
-from fdt.data import source
 from fdt.data.source import leading
-from fdt.errors import NeedsReplica, UserError
+from fdt.errors import NeedsReplica
 from fdt.keras.variables import assignments, is_loss_scaled, moving_averages, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
@@ -33,15 +23,8 @@ from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, pushed_others
 from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of
 from nfdt.transport.channel import Weights, WorkerGradient
-from nfdt.worker.local_steps import (
-    Assign,
-    ByShape,
-    LocalStep,
-    LocalSteps,
-    assign,
-    change_of,
-    decays,
-)
+from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, change_of, decays
+from nfdt.worker.micro_steps import MicroSteps
 
 _REMEDY = "`--capture replica` runs the script on every worker"
 
@@ -142,13 +125,13 @@ class GradientStep:
         left = self.decays(steps)
         return WorkerGradient(whole, changes=changes, changed=list(left), decays=list(left.values()), logs=logs)
 
-    def descend(self, weights: list[Tensor], gradients: Sequence[Tensor], scale: Tensor) -> list[Tensor]:
+    def descend(self, weights: list[Tensor], gradients: Sequence[Tensor], scale: float) -> list[Tensor]:
         """Return `weights` after a step of eta / (1 - mu) times `scale`, clipped as the optimizer clips.
 
         Args:
             weights: The tensors of every pull.
             gradients: The gradients that `compute` has found.
-            scale: Factor on the rate, 0-d.
+            scale: Factor on the rate.
         """
         assert self._found is not None
         optimizer, place = self._model.optimizer, {id(tensor_variable(v)): i for i, v in enumerate(self._every_pull)}
@@ -220,74 +203,6 @@ class GradientStep:
         scale = loss_scale(self._model.optimizer)
         dense = [tf.convert_to_tensor(by_position[i]) for i in present]
         return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]
-
-
-class MicroSteps:
-    """The micro-steps of one model: a push is the mean gradient along a path over the parts of a batch."""
-
-    def __init__(self, step: GradientStep, trainable: Trainable, parts: int) -> None:
-        self._step, self._trainable, self._parts = step, trainable, parts
-        self._others = [tensor_variable(v) for v in pushed_others(trainable)]
-        self._paths: dict[int, ByShape] = {}  # by number of parts
-        self._checked = False
-
-    def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
-        """Compile before the first batch, as GradientStep.trace does."""
-        self._step.trace(batch, owned)
-        self._path(self._parts).trace(batch, [*self._step.specs, tf.TensorSpec((), tf.float32)])
-
-    def run(
-        self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
-    ) -> WorkerGradient:
-        """Compute over the parts of one batch; a part has one row at least. Raises UserError if the loss is no mean."""
-        (batch,) = batches
-        weights, parts = self._step.load(owned, pulled), min(self._parts, samples_of(batch))
-        path = self._path(parts)
-        if not self._checked:
-            self._check_mean(batch, weights, path)
-            self._checked = True
-        return self._step.push_of(path(batch, [*weights, tf.constant(1.0)]), parts)
-
-    def _path(self, parts: int) -> ByShape:
-        if parts not in self._paths:
-            self._paths[parts] = ByShape(lambda batch, tensors: self._along(parts, batch, tensors), self._trainable)
-        return self._paths[parts]
-
-    def _along(self, parts: int, batch: Any, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
-        """Return what GradientStep.compute does, of `parts` parts. `tensors`: weights, and a factor on the rate."""
-        *weights, scale = tensors
-        before, rows = [v.read_value() for v in self._others], tf.cast(source.rows(batch), tf.float32)
-        means: list[Tensor] = []
-        finite = tf.constant(True)
-        for number in range(parts):
-            part, _ = source.cut_batch(batch, number, parts)
-            gradients, _, logs, fine = self._step.compute(part, weights)
-            share, finite = tf.cast(source.rows(part), tf.float32) / rows, tf.logical_and(finite, fine)
-            weighted = [g * tf.cast(share, g.dtype) for g in gradients]
-            means = [m + g for m, g in zip(means, weighted, strict=True)] if means else weighted
-            weights = self._step.descend(weights, gradients, scale / self._parts)
-        changes = []
-        for i, decay in self._step.decays(parts).items():  # as GradientStep.compute does
-            self._others[i].assign(tf.where(finite, self._others[i], before[i]))
-            changes.append(change_of(self._others[i].read_value(), before[i], decay))
-        return means, changes, logs, finite
-
-    def _check_mean(self, batch: Any, weights: list[Tensor], path: ByShape) -> None:
-        """Compare the batch's gradient with the mean of its parts', all at the same weights. Leave no other trace."""
-        before, metrics = [v.read_value() for v in self._others], self._trainable.metric_arrays()
-        whole = _norm(self._step.at(batch, weights).gradient)
-        mean = _norm(path(batch, [*weights, tf.constant(0.0)])[0])
-        assign(self._others, before)
-        self._trainable.write_metrics(metrics)
-        if mean < whole * min(self._parts, samples_of(batch)) ** -0.5:  # of a sum it is a part's share of `whole`
-            raise UserError(
-                "micro_steps needs a loss that is a mean over the batch, not a sum; leave micro_steps out. Received: "
-                f"a gradient of norm {whole:.3g} of a batch, and {mean:.3g} as the mean over its parts"
-            )
-
-
-def _norm(gradient: Sequence[Tensor | None]) -> float:
-    return float(tf.linalg.global_norm([tf.cast(g, tf.float32) for g in gradient if g is not None]))
 
 
 def samples_of(batch: Any) -> int:

@@ -189,6 +189,32 @@ def test_micro_steps_refuse_a_loss_that_is_a_sum():
         micro_steps(linear(keras.losses.MeanSquaredError(reduction="sum")), 4, [1.0] * 8, [0.0] * 8)
 
 
+NOISY = {"batch_norm": keras.layers.BatchNormalization, "dropout": lambda: keras.layers.Dropout(0.5)}
+
+
+@pytest.mark.parametrize("noisy", NOISY)
+def test_micro_steps_tell_a_mean_from_a_sum_by_two_rows_and_by_noise(noisy):
+    """A single row of BatchNorm has no gradient, and each pass through Dropout has another one."""
+    keras.utils.set_random_seed(3)
+    x, y = np.arange(6.0, dtype=np.float32).reshape(2, 3), np.ones((2, 1), np.float32)
+    for reduction in ("sum_over_batch_size", "sum"):
+        layers = [keras.layers.Dense(8), NOISY[noisy](), keras.layers.Dense(1)]
+        made = keras.Sequential([keras.Input((3,)), *layers])
+        made.compile(keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError(reduction=reduction), run_eagerly=True)
+        made.optimizer.build(made.trainable_variables)
+        named("keras").build(made, (tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)), None))
+        trainable = Trainable(named("keras"), made)
+        owned = ownerships(trainable, 1)
+        step = GradientStep(trainable).of(algorithms.make("ddc_asgd(micro_steps=2)"))
+        for rows in (1, 2):  # one row is its own mean and its own sum
+            batch = tf.constant(x[:rows]), tf.constant(y[:rows])
+            if reduction == "sum" and rows == 2:
+                with pytest.raises(UserError, match="needs a loss that is a mean over the batch"):
+                    step.run(0, [batch], owned, weights_of(owned))
+            else:
+                step.run(0, [batch], owned, weights_of(owned))
+
+
 def test_micro_steps_leave_no_trace_of_a_gradient_that_is_not_finite():
     pushed = micro_steps(linear(), 2, [1.0, np.nan], [0.0, 0.0])
     assert not pushed.finite

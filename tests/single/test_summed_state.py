@@ -67,7 +67,17 @@ def running_mean(metric, s, n, y):
     s.assign(s + (tf.reduce_mean(y) - s) / n)
 
 
+def compensated(metric, s, n, y):
+    """Kahan's sum of s, with its compensation n."""
+    added = tf.reduce_sum(y) / 3 - n
+    total = s + added
+    n.assign((total - s) - added)
+    s.assign(total)
+
+
 SUMS = {
+    "compensated": (compensated, {"start": 0.1}),
+    "compensated, of whole numbers at first": (lambda m, s, n, y: compensated(m, s, n, y * 3), {}),
     "sum": (lambda m, s, n, y: s.assign_add(tf.reduce_sum(y)), {}),
     "rounded sum": (lambda m, s, n, y: s.assign(s + tf.reduce_sum(y) / 3), {"start": 1.0}),
     "sum and count": (lambda m, s, n, y: (s.assign_add(tf.reduce_mean(y)), n.assign_add(1.0)), {}),
@@ -89,7 +99,6 @@ SUMS = {
 }
 OTHERS = {
     "maximum": (lambda m, s, n, y: s.assign(tf.maximum(s, tf.reduce_max(y))), {}),
-    "maximum that is 0": (lambda m, s, n, y: s.assign(tf.maximum(s, tf.reduce_min(y) - 2)), {}),
     "maximum from -inf": (lambda m, s, n, y: s.assign(tf.maximum(s, tf.reduce_max(y))), {"start": -np.inf}),
     "minimum from 1e9": (lambda m, s, n, y: s.assign(tf.minimum(s, tf.reduce_min(y))), {"start": 1e9}),
     "maximum of counts": (
@@ -101,7 +110,6 @@ OTHERS = {
         {},
     ),
     "last value": (lambda m, s, n, y: s.assign(tf.reduce_mean(y)), {}),
-    "last value, 0": (lambda m, s, n, y: s.assign(tf.reduce_sum(tf.cast(y > 9, tf.float32))), {}),
     "moving average": (lambda m, s, n, y: s.assign(0.9999 * s + 0.0001 * tf.reduce_mean(y)), {}),
     "running mean": (running_mean, {}),
     "product": (lambda m, s, n, y: s.assign(s * 2), {"start": 1.0}),
@@ -124,6 +132,31 @@ def test_what_is_no_sum_is_refused(name):
 
 def test_a_metric_that_draws_random_numbers_is_not_refused():
     assert not refused(metric_of(lambda m, s, n, y: s.assign_add(tf.random.uniform(()))), same=False)
+
+
+LATE = {  # of the sum over a batch, which is 0 at first
+    "maximum": (lambda m, s, n, y: s.assign(tf.maximum(s, tf.reduce_sum(y))), {}),
+    "maximum of counts": (
+        lambda m, s, n, y: s.assign(tf.maximum(s, tf.reduce_sum(tf.cast(y, tf.int32)))),
+        {"dtype": "int32"},
+    ),
+    "last value": (lambda m, s, n, y: s.assign(tf.reduce_sum(y)), {}),
+    "maximum beside a count": (
+        lambda m, s, n, y: (n.assign_add(1.0), s.assign(tf.maximum(s, tf.reduce_sum(y)))),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_variable_is_examined_when_a_batch_first_changes_it(name):
+    update, how = LATE[name]
+    assert not refused(metric_of(update, **how), [BATCH[1] * 0, BATCH[1] * 0])  # 0 is right, whatever adds up
+    assert refused(metric_of(update, **how), [BATCH[1] * 0, BATCH[1] * 0, BATCH[1]])
+
+
+def test_a_compensated_sum_is_not_refused_in_any_later_update():
+    assert not refused(metric_of(compensated), [BATCH[1] * number for number in (3, 0, 1, 0.1, 7, 1e4, 1e-3)])
 
 
 def test_a_batch_that_gives_no_finite_number_is_not_the_one_that_decides():

@@ -21,6 +21,7 @@ from fdt.cli import flag
 from fdt.errors import UsageError
 
 CHECKED = {int, float, str, bool, type(None)}  # types of parameters that are checked
+LARGEST_INT, LARGEST_FLOAT = 2**31 - 1, 3.4e38  # of int32 and of float32
 Made = TypeVar("Made")
 Options = Mapping[str, tuple[tuple[str, ...], str]]  # click's option name -> (algorithms, parameter)
 
@@ -70,7 +71,8 @@ class AlgorithmRegistry(Generic[Made]):
             arguments: Parameters as text, for example {"lam": "0.1"}; they override those in `text`.
 
         Raises:
-            UsageError: A name or value is invalid; the message lists the valid ones.
+            UsageError: A name or value is invalid, or a number is beyond int32 or float32; the message says what is
+                valid.
         """
         name, given = parse(text, self.noun)
         known = self.parameters(name)
@@ -78,6 +80,7 @@ class AlgorithmRegistry(Generic[Made]):
         others = known.pop(more) if more else None
         values = given | {key: _literal(value) for key, value in (arguments or {}).items()}
         for key in values:
+            _check_value(f"{name}: {key}", values[key])
             if key not in known and others is None:
                 raise UsageError(
                     f"{name} has no such parameter; its parameters: {', '.join(known) or 'none'}. Received: {key}"
@@ -179,9 +182,10 @@ def _value(node: ast.expr) -> Any:
 
 
 def _keywords(call: ast.Call) -> dict[str, Any]:
-    """Return the arguments of a call. Raises ValueError for `**`."""
-    if any(k.arg is None for k in call.keywords):
-        raise ValueError("an argument needs a name")
+    """Return the arguments of a call. Raises ValueError for `**`, and for a name that stands twice."""
+    names = [k.arg for k in call.keywords]
+    if None in names or len({*names}) < len(names):
+        raise ValueError("an argument needs a name of its own")
     return {str(k.arg): _value(k.value) for k in call.keywords}
 
 
@@ -195,6 +199,19 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raise UsageError for an empty text, and for a number that the arithmetic of an algorithm cannot hold."""
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_value(name, item)
+    if value == "":
+        raise UsageError(f"{name} must not be empty")
+    if isinstance(value, int) and abs(value) > LARGEST_INT:
+        bits = value.bit_length()  # Python does not print a number of thousands of digits
+        raise UsageError(f"{name} must be a whole number up to {LARGEST_INT}. Received: one of {bits} bits")
+    if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
+        raise UsageError(f"{name} must be a number up to {LARGEST_FLOAT}. Received: {value}")
 
 
 def _typed(name: str, parameter: inspect.Parameter, value: Any) -> Any:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from math import isfinite
 from typing import Any
 
+from fdt.errors import UsageError
 from fdt.rpc import job_pb2 as pb
 from fdt.rpc.tensor_pb2 import BlobRef
 
@@ -191,3 +193,14 @@ def _fit_from_proto(message: pb.FitArguments) -> FitArguments:
 def is_on(options: Mapping[str, str], name: str) -> bool:
     """Return whether the flag `name` is set."""
     return options.get(name, "") in ("1", "on", "true", "True")
+
+
+def number_of(options: Mapping[str, str], name: str, default: float = 0) -> float:
+    """Return the option `name` as a number of 0 or more. Raises UsageError if it is none."""
+    try:
+        number = float(options.get(name, default))
+        if number >= 0 and isfinite(number):
+            return number
+    except ValueError:
+        pass
+    raise UsageError(f"the option {name} of a job must be a number of 0 or more. Received: {options[name]!r}")

@@ -55,17 +55,18 @@ class Options:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
         """Return the options of a job. Raises UsageError that names the valid values."""
-        from fdt.job import is_on  # imports protobuf, which a command that trains nothing does not need
+        from fdt.job import is_on, number_of  # imports protobuf, which a command that trains nothing does not need
 
+        restarts = int(number_of(options, "restarts"))
         chosen = cls(
             options.get("rule", ""),
             options.get("channel", "auto"),
             options.get("overlap", "auto"),
             is_on(options, "overlap_epochs"),
-            int(options.get("restarts", 0)),
-            int(options.get("min_np", 0)),
+            restarts,
+            int(number_of(options, "min_np")),
             options.get("on_nan", ""),
-            float(options.get("checkpoint_every", CHECKPOINT_S if int(options.get("restarts", 0)) else 0)),
+            number_of(options, "checkpoint_every", CHECKPOINT_S if restarts else 0),
             options.get("compress", ""),
             is_on(options, "timeline"),
         )

@@ -212,13 +212,11 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, ordered.fault)
 
     def _trained(self, job: str, commands: Iterator[Command]) -> Iterator[Event]:
-        """Train the job. If members cannot be started, the job fails with the engine's message, not gRPC's."""
+        """Train the job. Where members cannot start or an option is invalid, it fails with that message, not gRPC's."""
         try:
-            events = self._engine.train(commands)
+            yield from self._engine.train(commands)
         except UserError as error:
             yield Event(job=job, failed=Failed(message=str(error)))
-            return
-        yield from events
 
 
 def until_broken(commands: Iterator[Command]) -> Iterator[Command]:

@@ -7,7 +7,7 @@ state, which are equal on all ranks, with the counts of all ranks added.
 from collections.abc import Iterable
 
 from fdt.errors import UserError
-from fdt.job import FEED_WINDOW
+from fdt.job import FEED_WINDOW, number_of
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Ready, Standing, Where
 from fdt.rpc.tensor_pb2 import BlobRef
@@ -48,7 +48,7 @@ class RanksCoordinator:
         kind = command.WhichOneof("kind")
         if kind == "setup":
             self._recovery.begin(command)
-            self._stall_s, self._stalls = float(command.setup.job.options.get("stall_timeout", "0")), None
+            self._stall_s, self._stalls = number_of(command.setup.job.options, "stall_timeout"), None
         elif kind in _ANSWERS:
             self._pending = command
         elif kind == "suspend":

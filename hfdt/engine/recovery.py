@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
-from fdt.job import BatchHooks
+from fdt.job import BatchHooks, number_of
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Commit
 from fdt.rpc.tensor_pb2 import BlobRef
@@ -45,7 +45,7 @@ class RankRecovery:
         """Start a job: its options decide how it recovers."""
         self._setup.CopyFrom(setup)
         job = setup.setup.job
-        restarts, least = (int(job.options.get(name, "0")) for name in ("restarts", "min_np"))
+        restarts, least = (int(number_of(job.options, name)) for name in ("restarts", "min_np"))
         if not restarts and not least and not self.elastic:
             return
         reason = _not_replayed(job)

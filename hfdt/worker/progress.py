@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdt.blobs import Blobs
-from fdt.job import BatchHooks, FeedData, JobSpec
+from fdt.job import BatchHooks, FeedData, JobSpec, number_of
 from fdt.rpc.session_pb2 import Commit
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array
@@ -116,7 +116,7 @@ class Begin:
 
 def plan(spec: JobSpec, rule: Any) -> tuple[int, list[str]]:
     """Return the steps between two commits (0: only at the end of an epoch) and lines for the user."""
-    steps, reason = int(spec.options.get("commit_every", "0")), why_no_commits(spec, rule)
+    steps, reason = int(number_of(spec.options, "commit_every")), why_no_commits(spec, rule)
     if steps and reason:
         return 0, [f"--commit-every counts as 1epoch: {reason}"]
     return steps, []

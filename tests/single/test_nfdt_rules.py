@@ -264,6 +264,14 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
         ("server_optimizer(tau=0)", "tau must be > 0"),
         ("dc_asgd(0.1)", "name=|parameter=value"),
         ("missing_rule.py", "must name a file that exists"),
+        ("dc_asgd(lam=1e400)", "lam must be a number up to 3.4e[+]38. Received: inf"),
+        ("dc_asgd(lam=1e39)", "lam must be a number up to"),
+        (f"dc_asgd(lam={10**400})", "lam must be a whole number up to 2147483647. Received: one of 1329 bits"),
+        ("ssp(bound=2147483648)", "bound must be a whole number up to 2147483647"),
+        ("server_optimizer(optimizer=adamw, learning_rate=1e400)", "learning_rate must be a number up to"),
+        ("server_optimizer(optimizer=SGD(learning_rate=1e400))", "optimizer must be a number up to"),
+        ("server_optimizer(optimizer='')", "optimizer must not be empty"),
+        ("dc_asgd(lam=0.1, lam=0.2)", "must be NAME or NAME"),
     ],
 )
 def test_a_bad_rule_is_one_line(text, said):

@@ -22,6 +22,8 @@ from fdt.network import Cluster
 from fdt.network.transfers import run_until
 from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Progress
 from fdt.tensors import put_logs
+from fdt.trainable import change
+from fdt.typing import Array
 from nfdt.model.settings import algorithm_name
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import NOT_BEGUN, ShardService
@@ -83,6 +85,7 @@ class SimulatedJob:
         self._tally = EpochCounters(trainable, first=True)
         self._lock_step = job.spec.fit.batch_hooks != BatchHooks.NONE
         self._pushes = dict.fromkeys(range(lanes), 0)
+        self._unpushed: dict[int, tuple[int, int, list[Array]]] = {}  # by lane that may leave: what a batch has counted
         self._done = self._samples = 0
         self._received = self._received_before = 0  # pushes that the algorithm received, and those before this epoch
         self._moved_before = 0, 0  # bytes before this epoch
@@ -143,7 +146,11 @@ class SimulatedJob:
         return self._channels[lane]
 
     def leave(self, lane: int) -> None:
-        """Remove a lane."""
+        """Remove a lane. Another one computes, and counts, the batches that it has not pushed."""
+        samples, steps, changes = self._unpushed.pop(lane, (0, 0, []))
+        if steps:
+            self._tally.add(-samples, self._tally.logs, -steps)
+            self._tally.take_back([change(now, part) for now, part in zip(self._tally.counted(), changes, strict=True)])
         self._shard_service.leave(lane)
 
     def taken(self, lane: int) -> None:
@@ -161,17 +168,22 @@ class SimulatedJob:
 
     def compute(self, lane: int, weights: Weights, seconds: float) -> WorkerGradient:
         """Return the gradient, with its logs and metric states in lock step."""
+        before = self._tally.counted() if self._fleet.leaves(lane) else None
         with self._walls.counted("gradient_s"):
             batches = self._batches.take(lane, weights.epoch, weights.batches)
             computed: WorkerGradient = self._step.run(lane, batches, self._owned, [weights])
         samples = sum(samples_of(batch) for batch in batches)
         self._tally.add(samples, computed.logs, len(batches))
+        if before is not None:
+            changes = [change(now, start) for now, start in zip(self._tally.counted(), before, strict=True)]
+            self._unpushed[lane] = samples, len(batches), changes
         logs = self._tally.floats() if self._lock_step else {}
         metrics = self._job.blobs.put_arrays(self._tally.metrics()) if self._lock_step else None
         return replace(computed, samples=samples, seconds=seconds, batches=weights.batches, logs=logs, metrics=metrics)
 
     def push(self, lane: int, epoch: int, gradient: WorkerGradient) -> None:
         """Push a gradient."""
+        self._unpushed.pop(lane, None)
         self._pushes[lane] += 1
         before, self._done = self._done, self._done + len(gradient.batches)
         self._samples += gradient.samples
@@ -224,6 +236,7 @@ class SimulatedJob:
         )
         self.record.links.update(zip(self._fleet.topology.names, self._fleet.transfers.sent_bytes, strict=True))
         tally.reset()
+        self._unpushed.clear()
         self._over, before, self._received_before = None, self._moved_before, self._received
         self._moved_before = before[0] + sent, before[1] + received
         walls.reset()

@@ -167,8 +167,12 @@ class SimulatedWorkers:
         for lane in self._numbers:
             if lane not in self.gone:
                 process = self._env.process(self._lane(lane))
-                if not math.isinf(self._node(lane).group.leaves_s):
+                if self.leaves(lane):
                     self._env.process(self._schedule_leave(lane, process))
+
+    def leaves(self, lane: int) -> bool:
+        """Return whether the lane leaves at some time."""
+        return not math.isinf(self._node(lane).group.leaves_s)
 
     def _lane(self, lane: int) -> Events:
         try:

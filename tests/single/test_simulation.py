@@ -175,6 +175,20 @@ class Stream:
 
 
 @pytest.mark.parametrize("hooks", [BatchHooks.NONE, BatchHooks.LOGS])
+def test_a_batch_whose_push_does_not_arrive_counts_once_in_the_metrics(hooks):
+    leaves = [NodeGroup(f"leaves{at_s}", 1, leaves_s=at_s) for at_s in (0.8, 0.9, 1.0)]
+    cluster = Cluster((NodeGroup("stays", 2), *leaves), link=NetworkLink(1e3, 0.2), server=NetworkLink())
+    simulated = simulate(cluster, hooks=hooks)
+    simulated.session.start_epoch(0, State())
+    while not simulated.ends():
+        simulated.session.step(State())
+    server, workers = simulated.ends()[0]
+    _, total, _ = simulated.job.blobs.get_arrays(workers.metrics)[:3]
+    assert server.samples == ROWS and float(total) == ROWS, "the count of the mean loss"
+    assert simulated.session.record.points[-1].epoch_samples == ROWS
+
+
+@pytest.mark.parametrize("hooks", [BatchHooks.NONE, BatchHooks.LOGS])
 @pytest.mark.parametrize("steps", [None, STEPS])
 @pytest.mark.parametrize("rule", ["asgd", "ssgd", "server_optimizer(local_steps=2)"])
 def test_a_stream_is_trained_once_also_if_workers_leave_while_their_pushes_travel(monkeypatch, rule, steps, hooks):

@@ -167,6 +167,7 @@ class RoundAlgorithm(SyncAlgorithm):
         passes: Passes over the round's data with the script's optimizer.
         solver: "optimizer" is the script's own; "cg" is conjugate gradients, exact where the loss is a quadratic.
         slots: Average the optimizer's own variables with the parameters.
+        own: What each rank keeps for itself from round to round, as a user reads it. It is in no commit.
     """
 
     init: Callable[[Tree], Any]
@@ -176,6 +177,7 @@ class RoundAlgorithm(SyncAlgorithm):
     passes: int = 1
     solver: str = "optimizer"
     slots: bool = False
+    own: str = ""
 
     def __post_init__(self) -> None:
         if self.passes < 1:

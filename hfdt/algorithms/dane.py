@@ -53,7 +53,9 @@ def rule(eta: float = 1.0, mu: float | None = None, local_epochs: int = 1, solve
     def end(mu: float | None, w0: Tree, w_i: Tree, group: ReduceGroup) -> tuple[Tree, float | None]:
         return group.mean(w_i), mu
 
-    return RoundAlgorithm(init, end, begin, passes=local_epochs, solver=solver)
+    exact = "its measured mu" if mu is None else ""
+    own = exact if solver == "cg" else "its moments of the optimizer, which are rank 0's now"
+    return RoundAlgorithm(init, end, begin, passes=local_epochs, solver=solver, own=own)
 
 
 def _measured(shard: LocalObjective, g: Tree, group: ReduceGroup) -> float:

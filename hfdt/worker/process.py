@@ -172,6 +172,10 @@ class HfdtWorker:
         if command.HasField("begin"):
             self._load(command.begin.state)
             begin = progress.begin_of(command.begin, self._member.blobs, self._comm.rank, self._comm.size)
+        lost = progress.begins_anew(job, epoch, within=command.HasField("begin"))
+        job.begun = True
+        if lost:
+            self._send(job.id, note=Note(text=lost))
         self._probe_again(each=True)
         watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()

@@ -11,7 +11,7 @@ from fdt.job import BatchHooks, FeedData, JobSpec, number_of
 from fdt.rpc.session_pb2 import Commit
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array
-from hfdt.algorithm import StepAlgorithm
+from hfdt.algorithm import RoundAlgorithm, StepAlgorithm
 from hfdt.worker.suspension import SuspensionVote
 
 OnBatch = Callable[[int, Any], bool]  # (index of the last finished step, its logs) -> whether to continue
@@ -47,6 +47,7 @@ class Job:
     commits_every: int = 0  # steps; 0: only at the end of an epoch
     suspension: SuspensionVote | None = None  # where the epoch can be suspended
     recorder: SpanRecorder | None = None  # with --timeline
+    begun: bool = False  # whether this process has begun to train it
 
 
 class Watch:
@@ -133,6 +134,29 @@ def begin_of(commit: Commit, blobs: Blobs, rank: int, size: int) -> Begin:
     else:
         metrics = list(blobs.get_arrays(commit.metrics)) if rank == 0 else []
     return Begin(commit.step, commit.samples, metrics, commit.skipped)
+
+
+def begins_anew(job: Job, epoch: int, *, within: bool) -> str:
+    """Return a line for the user about state of the ranks that is in no commit; "" where none is lost.
+
+    Args:
+        job: The job, as this rank begins to train it.
+        epoch: The first epoch of this process. One after the job's first follows a restart, or a run that is resumed.
+        within: Whether the epoch begins after a commit within it.
+    """
+    session = job.session
+    if job.begun or session.comm.size == 1 or not (within or epoch > job.spec.fit.initial_epoch):
+        return ""
+    own = [session.rule.own] if isinstance(session.rule, RoundAlgorithm) and session.rule.own else []
+    compression = session.sharded.terms.compression
+    if compression is not None and compression.compressor.feedback:
+        own.append(f"what {compression.name} has not sent yet")
+    if not own:
+        return ""
+    return (
+        f"epoch {epoch + 1}: each rank begins anew with {', and with '.join(own)}: no commit has that, and numbers "
+        "differ from those of an undisturbed run"
+    )
 
 
 def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:

@@ -37,6 +37,22 @@ def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):
     assert said in "".join(notes)
 
 
+def test_a_line_says_what_is_in_no_commit_where_ranks_go_on_from_one():
+    def line(rule, epoch, *, within=False, begun=False, size=2, feedback=False):
+        compression = SimpleNamespace(compressor=SimpleNamespace(feedback=feedback), name="powersgd")
+        sharded = SimpleNamespace(terms=SimpleNamespace(compression=compression))
+        session = SimpleNamespace(rule=algorithms.make(rule), comm=SimpleNamespace(size=size), sharded=sharded)
+        job = SimpleNamespace(session=session, spec=spec(), begun=begun)
+        return progress.begins_anew(job, epoch, within=within)
+
+    assert "epoch 3: each rank begins anew with its multipliers" in line("admm", 2)
+    assert "measured mu" in line("dane(solver='cg')", 2) and "moments" in line("dane", 2)
+    assert "with what powersgd has not sent yet" in line("allreduce", 0, within=True, feedback=True)
+    for nothing in (line("admm", 0), line("admm", 2, begun=True), line("admm", 2, size=1), line("allreduce", 2)):
+        assert nothing == ""
+    assert line("local_sgd", 2) == line("dane(solver='cg', mu=0.5)", 2) == ""
+
+
 @pytest.mark.parametrize(("executions", "before", "at"), [(1, 0, [4, 8]), (3, 0, [6, 9]), (1, 4, [8]), (1, 5, [8])])
 def test_commits_fall_on_the_same_steps_however_the_epoch_is_walked(executions, before, at):
     taken = []

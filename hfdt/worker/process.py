@@ -172,8 +172,7 @@ class HfdtWorker:
         if command.HasField("begin"):
             self._load(command.begin.state)
             begin = progress.begin_of(command.begin, self._member.blobs, self._comm.rank, self._comm.size)
-        lost = progress.begins_anew(job, epoch, within=command.HasField("begin"))
-        job.begun = True
+        lost = job.begin(epoch, within=command.HasField("begin"))
         if lost:
             self._send(job.id, note=Note(text=lost))
         self._probe_again(each=True)

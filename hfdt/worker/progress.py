@@ -49,6 +49,27 @@ class Job:
     recorder: SpanRecorder | None = None  # with --timeline
     begun: bool = False  # whether this process has begun to train it
 
+    def begin(self, epoch: int, *, within: bool) -> str:
+        """Begin an epoch. Return a line for the user about state of the ranks that is in no commit; "" if none is lost.
+
+        Args:
+            epoch: The epoch. The first of this process, if after the job's first, follows a restart or `--resume`.
+            within: Whether the epoch begins after a commit within it.
+        """
+        session, begun, self.begun = self.session, self.begun, True
+        if begun or session.comm.size == 1 or not (within or epoch > self.spec.fit.initial_epoch):
+            return ""
+        own = [session.rule.own] if isinstance(session.rule, RoundAlgorithm) and session.rule.own else []
+        compression = session.sharded.terms.compression
+        if compression is not None and compression.compressor.feedback:
+            own.append(f"what {compression.name} has not sent yet")
+        if not own:
+            return ""
+        return (
+            f"epoch {epoch + 1}: each rank begins anew with {', and with '.join(own)}: no commit has that, and numbers "
+            "differ from those of an undisturbed run"
+        )
+
 
 class Watch:
     """A step callback of an epoch, which counts steps, sends progress, commits, and waits for the client in lock step.
@@ -134,29 +155,6 @@ def begin_of(commit: Commit, blobs: Blobs, rank: int, size: int) -> Begin:
     else:
         metrics = list(blobs.get_arrays(commit.metrics)) if rank == 0 else []
     return Begin(commit.step, commit.samples, metrics, commit.skipped)
-
-
-def begins_anew(job: Job, epoch: int, *, within: bool) -> str:
-    """Return a line for the user about state of the ranks that is in no commit; "" where none is lost.
-
-    Args:
-        job: The job, as this rank begins to train it.
-        epoch: The first epoch of this process. One after the job's first follows a restart, or a run that is resumed.
-        within: Whether the epoch begins after a commit within it.
-    """
-    session = job.session
-    if job.begun or session.comm.size == 1 or not (within or epoch > job.spec.fit.initial_epoch):
-        return ""
-    own = [session.rule.own] if isinstance(session.rule, RoundAlgorithm) and session.rule.own else []
-    compression = session.sharded.terms.compression
-    if compression is not None and compression.compressor.feedback:
-        own.append(f"what {compression.name} has not sent yet")
-    if not own:
-        return ""
-    return (
-        f"epoch {epoch + 1}: each rank begins anew with {', and with '.join(own)}: no commit has that, and numbers "
-        "differ from those of an undisturbed run"
-    )
 
 
 def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:

@@ -42,8 +42,8 @@ def test_a_line_says_what_is_in_no_commit_where_ranks_go_on_from_one():
         compression = SimpleNamespace(compressor=SimpleNamespace(feedback=feedback), name="powersgd")
         sharded = SimpleNamespace(terms=SimpleNamespace(compression=compression))
         session = SimpleNamespace(rule=algorithms.make(rule), comm=SimpleNamespace(size=size), sharded=sharded)
-        job = SimpleNamespace(session=session, spec=spec(), begun=begun)
-        return progress.begins_anew(job, epoch, within=within)
+        job = progress.Job("j", spec(), session, None, None, {}, begun=begun)
+        return job.begin(epoch, within=within)
 
     assert "epoch 3: each rank begins anew with its multipliers" in line("admm", 2)
     assert "measured mu" in line("dane(solver='cg')", 2) and "moments" in line("dane", 2)

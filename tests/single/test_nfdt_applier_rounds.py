@@ -118,6 +118,26 @@ def test_a_flush_leaves_a_variable_without_gradient_alone(name, lib):
     assert applier.params[0] != 1.0
 
 
+@pytest.mark.parametrize("name", HOLDING)
+def test_the_last_push_of_an_update_may_lack_a_gradient_that_another_one_has(name):
+    core, applier = core_of(name, keras.optimizers.SGD(1.0), [[1.0], [1.0], [1.0]])
+    push(core, 0, 1, [[1.0], [1.0], None])
+    push(core, 1, 1, [[1.0], None, None])
+    npt.assert_array_equal(applier.params, [[0.0], [0.5], [1.0]])
+
+
+def test_an_update_of_a_single_push_leaves_a_variable_alone_that_the_push_lacks():
+    """The optimizer would move it by its momentum and its weight decay."""
+    core, applier = core_of(
+        "ssgd", keras.optimizers.SGD(1.0, momentum=0.5, weight_decay=0.5), [[1.0], [1.0]], workers=1
+    )
+    push(core, 0, 1, [[1.0], [1.0]])
+    before = applier.params[1].numpy()
+    core.pull(0)
+    push(core, 0, 2, [[1.0], None])
+    npt.assert_array_equal(applier.params[1], before)
+
+
 def test_a_flush_updates_a_variable_of_which_one_push_had_a_gradient():
     core, applier = core_of("ssgd", keras.optimizers.SGD(1.0), [[1.0], [1.0], [1.0]], workers=3)
     push(core, 0, 1, [[1.0], [1.0], None])

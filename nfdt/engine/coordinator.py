@@ -169,7 +169,8 @@ class ServersCoordinator:
 
     def _restore(self, shard: int, failure: Failed) -> Outcome:
         """Restore all servers from the last snapshot; later batches are assigned anew."""
-        back = not self._finishing and self._recovery.reaches(self._wanted_epoch)
+        over = 0 <= self._wanted_epoch == self._given_epoch  # the client has its end: it is not trained again
+        back = not self._finishing and self._recovery.reaches(self._wanted_epoch + over)
         if not back or not self._worker_membership.use_restart():
             return self.fail(failure)
         setups, spent = self._recovery.restore(self._setup.job)
@@ -178,8 +179,7 @@ class ServersCoordinator:
         text = f"{failure.message}; {follows}{self._worker_membership.restarts} starts"
         fault = Fault(message=text, member=f"{SERVER} {shard}", action="restored")
         outcome = Outcome(restart=[(SERVER, shard)], events=[Event(job=self._job, fault=fault)], drop=spent)
-        for number, setup in enumerate(setups):
-            outcome.commands.append((SERVER, number, Command(job=self._job, setup=setup)))
+        outcome.commands += [(SERVER, n, Command(job=self._job, setup=setup)) for n, setup in enumerate(setups)]
         outcome.commands.extend((SERVER, None, self._leave(*gone)) for gone in self._worker_membership.gone.items())
         if self._wanted_epoch >= 0 and not self._recovery.holds(self._wanted_epoch):
             outcome.commands.append((SERVER, None, self._epoch))

@@ -238,6 +238,17 @@ def test_servers_that_die_before_a_checkpoint_begin_at_the_beginning(room):
     assert room.lose("server", 0).events[0].HasField("failed"), "there are two replacements only"
 
 
+@pytest.mark.parametrize("kept", [None, True, False])
+def test_an_epoch_whose_end_the_client_has_is_not_trained_again(room, kept):
+    """Its checkpoint could not be saved. `kept`: whether the last one is of the running epoch; None: there is none."""
+    room.allow(restarts="2")
+    room.client(epoch=Epoch(epoch=0))
+    if kept is not None:
+        room.say("server", 0, checkpoint=Checkpoint(number=1, epoch=0, running=kept, state=room.put(1.0)))
+    assert [room.end(*member).events != [] for member in room.members] == [False, False, True]
+    assert room.lose("server", 0).events[0].HasField("failed") == (kept is not False)
+
+
 def test_a_report_that_was_under_way_while_servers_went_back_does_not_count(room):
     room.allow(restarts="1")
     room.client(epoch=Epoch(epoch=0))

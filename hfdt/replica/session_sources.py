@@ -10,7 +10,7 @@ from typing import Any
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions.gradients import Gradients
-from client_shim.replica.sessions.plans import FetchPlan, ancestors, is_moving, is_random
+from client_shim.replica.sessions.plans import FetchPlan, ancestors, held_by, is_moving, is_random
 
 _BRANCHES = ("If", "While", "Case")  # whose functions may change variables
 _MERGED, _SCALAR = "MergeSummary", "ScalarSummary"
@@ -27,6 +27,7 @@ class CellSource:
         moves: Whether a run of it changes variables.
         branches: Whether a run of it may change variables inside a function (`tf.cond`).
         trains: Whether a run of it computes gradients.
+        races: Whether it reads a variable in no fixed order with the run's update of it.
     """
 
     tensor: Any
@@ -35,6 +36,7 @@ class CellSource:
     moves: bool = False
     branches: bool = False
     trains: bool = False
+    races: bool = False
 
 
 class CellSources:
@@ -53,6 +55,8 @@ class CellSources:
         self._entries = {str(each.name) for each in entries}
         self._gradients = gradients
         self._reached = plan.reached_from(entries, gradients)
+        self._moved = plan.moved()
+        self._before_update = ancestors([t for taken in plan.taken for t in taken.outputs], self._fed)
 
     def of(self, fetched: Any, count: int) -> list[CellSource]:
         """Return the source of each of the `count` cells of a fetched tensor."""
@@ -61,14 +65,19 @@ class CellSources:
 
     def _source(self, tensor: Any) -> CellSource:
         operations = ancestors([tensor], self._fed)
+        moves = any(is_moving(o) or o.type.startswith("Restore") for o in operations)
         return CellSource(
             tensor,
             tensor.name in self._entries or tensor.op in self._reached,
             any(map(is_random, operations)),
-            any(is_moving(o) or o.type.startswith("Restore") for o in operations),
+            moves,
             any(o.type in _BRANCHES for o in operations),
             any(self._gradients.of(o) is not None for o in operations),
+            not moves and held_by(tensor) is None and any(map(self._races, operations - self._before_update)),
         )
+
+    def _races(self, operation: Any) -> bool:
+        return any(held_by(tensor) in self._moved for tensor in operation.inputs)
 
 
 def _scalars(tensor: Any) -> list[Any]:

@@ -176,7 +176,9 @@ def _read_outputs(
         parts = list(zip(*(cells(tensor, values_[place]) for values_ in runs), strict=False))
         for i, (each, source) in enumerate(zip(parts, sources.of(tensor, len(parts)), strict=True)):
             name = tensor.name, i
-            whole[name], known.sources[name] = each[0], source
+            known.sources[name] = source
+            if not source.races:
+                whole[name] = each[0]
             if name not in known.outputs or name in known.open:
                 kind = _read_cell(name, known, source, each, rows)
                 if kind is OutputKind.WHOLE and source.moves:
@@ -189,6 +191,9 @@ def _read_cell(
     name: Name, known: TrialHistory, source: CellSource, parts: tuple[Cell, Cell, Cell, Cell], rows: int
 ) -> OutputKind | None:
     """Add to `known` what a cell of (batch, halves, both halves) is; None where it is not known yet."""
+    if source.races and not source.noisy:  # read before the update, as TensorFlow alone does nearly always
+        known.outputs[name] = OutputKind.WHOLE
+        return OutputKind.WHOLE
     if source.divided and not (source.noisy or source.moves):
         known.found(name, exactly(*parts, rows))
         return known.outputs[name]

@@ -107,6 +107,44 @@ def test_a_number_that_waits_for_the_update_is_a_mean_or_refused(reduce, monkeyp
             on_ranks(2, rank, monkeypatch)
 
 
+def test_weights_that_are_read_in_no_order_beside_the_update_are_those_before_it(monkeypatch):
+    """A penalty of which one rank read the weights before the update, and one after it, would be neither."""
+
+    def rank(group):
+        sessions = hfdt_sessions(group, lambda share: None, None)
+        with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
+            x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
+            loss = tf.reduce_mean(x * w)
+            (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss], [w])
+            update = w.assign_sub(gradient)
+            with tf.control_dependencies([update]):
+                late = tf.identity(w.read_value())
+            made = [tf.reduce_sum(w), w.value(), loss + tf.nn.l2_loss(w), late, loss]
+            sessions.run(BaseSession.run, session, w.initializer)
+            runs = [sessions.run(BaseSession.run, session, [update, *made], {x: X[:4]})[1:] for _ in range(3)]
+        known = sessions._known[session.graph]
+        return runs, [known.sources[tensor.name, 0].races for tensor in made]
+
+    for runs, races in on_ranks(2, rank, monkeypatch):
+        assert races == [True, True, True, False, False]
+        before = np.array([1.0, 2.0])
+        for total, value, penalized, after, loss in runs:
+            assert [total, *value] == pytest.approx([before.sum(), *before])
+            assert penalized == pytest.approx(loss + np.square(before).sum() / 2)
+            before = before - X[:4].mean(0) / 2
+            assert after == pytest.approx(before)
+
+
+def test_a_reference_variable_that_is_fetched_itself_is_the_one_after_the_update():
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", initializer=[1.0, 2.0], use_resource=False)
+        update, same, total = v1.assign_add(w, [1.0, 1.0]), w.read_value(), tf.reduce_sum(w)
+    made = [update.op, w, same, total]
+    plan = FetchPlan(made, [], [], ancestors([update, same, total]), False, True, [])
+    sources = CellSources(plan, {}, 4, Gradients(None))
+    assert [sources.of(tensor, 1)[0].races for tensor in (w.value(), same, total)] == [False, False, True]
+
+
 def test_random_numbers_are_not_fetched_a_second_time():
     with tf.Graph().as_default():
         x = v1.placeholder(tf.float32, [None, 2])

@@ -151,6 +151,14 @@ def _element(graph: Any, key: Any) -> Any:
         return key
 
 
+def held_by(tensor: Any) -> str | None:
+    """Return the name of the variable that holds the memory of `tensor`, a handle, a reference or its identity."""
+    operation = tensor.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    return str(operation.name) if operation.type in _VARIABLES else None
+
+
 def is_random(operation: Any) -> bool:
     """Return whether the operation draws random numbers."""
     return bool(operation.type.startswith(_RANDOM) or operation.type.endswith(_SAMPLERS))

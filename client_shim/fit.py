@@ -2,8 +2,7 @@
 
 Keras's own `fit` runs epochs, callbacks, History and validation. Only the computation of a step is replaced, for the
 length of the call. The data become one virtual step an epoch, or one per real step where callbacks read single steps.
-The train function has the engine train the epoch, then writes weights, optimizer and metric variables into the client's
-model.
+The train function has the engine train the epoch, then writes weights, optimizer and metrics into the client's model.
 """
 
 import contextlib
@@ -21,6 +20,7 @@ from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.state import ScriptRun
 from client_shim.summary import summarize
+from client_shim.validation import ClientValidation
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica, WorkerError
@@ -76,6 +76,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             if captured.feed is not None:
                 captured.feed.skip(fit_checkpoints.first)
+            ClientValidation(call, captured, fit_checkpoints.first).skip()
             return fit_checkpoints.replay()
         job = make_job(
             run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
@@ -216,8 +217,10 @@ def _loop(
         own["initial_epoch"], own["epochs"] = fit_checkpoints.first, fit_checkpoints.last
     own["validation_data"] = captured.validation_data
     own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
-    with _replaced(call, remote, stepwise, remotely):
-        x = _virtual(steps if stepwise else 1)
+    validation = ClientValidation(call, captured, own["initial_epoch"] or 0)
+    evaluate = _evaluate(call, remote, stepwise) if remotely else validation.evaluate
+    x = _virtual(steps if stepwise else 1)
+    with _replaced(call, remote, stepwise, evaluate):
         return call.original(model, x=x, verbose=0, callbacks=callbacks, shuffle=False, **own)
 
 
@@ -247,7 +250,7 @@ _REPLACED = ("train_function", "make_train_function", "evaluate")
 
 
 @contextlib.contextmanager
-def _replaced(call: FitCall, remote: Remote, stepwise: bool, remotely: bool) -> Iterator[None]:
+def _replaced(call: FitCall, remote: Remote, stepwise: bool, evaluate: Callable[..., Any]) -> Iterator[None]:
     model = call.model
     count = call.flavor.steps_per_execution(model)
 
@@ -257,7 +260,6 @@ def _replaced(call: FitCall, remote: Remote, stepwise: bool, remotely: bool) -> 
     with contextlib.ExitStack() as stack:
         stack.enter_context(attribute(model, "train_function", train_function))
         stack.enter_context(attribute(model, "make_train_function", lambda force=False: train_function))
-        evaluate = _evaluate(call, remote, stepwise) if remotely else released()(model.evaluate)
         stack.enter_context(attribute(model, "evaluate", evaluate))
         yield
 

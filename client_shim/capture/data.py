@@ -151,7 +151,7 @@ def capture_data(
     captured = Captured(taken.data, None, validation_data, taken.spec, taken.facts, refs=_refs(taken.data), feed=feed)
     if validation_data is None or not validate_remotely:
         return captured
-    side = _Side(*_unpack(validation_data), validation_batch_size or batch_size, validation_steps)
+    side = _Side(*unpacked(validation_data), validation_batch_size or batch_size, validation_steps)
     checked = _take(flavor, blobs, _as_pipeline(side, shuffle=False), divide)
     if isinstance(checked, str):
         return captured
@@ -244,7 +244,7 @@ def _refs(data: Data) -> list[BlobRef]:
     return [value for value in vars(data).values() if isinstance(value, BlobRef) and value.id]
 
 
-def _unpack(data: Any) -> tuple[Any, Any, Any]:
+def unpacked(data: Any) -> tuple[Any, Any, Any]:
     """Return (x, y, sample_weight), as both flavors' unpack_x_y_sample_weight do."""
     parts = tuple(data) if isinstance(data, (list, tuple)) else (data,)
     if not 1 <= len(parts) <= 3:

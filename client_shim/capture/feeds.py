@@ -2,8 +2,8 @@
 
 import contextlib
 import warnings
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -24,11 +24,14 @@ class FeedPlan:
         epochs: Yields each epoch's number and its batches.
         spec: TypeSpec structure of a batch.
         steps: Steps of an epoch; None while unknown.
+        draw_ahead: Draws and discards the batches that an undivided `fit` or validation has prefetched at its end, so
+            that the generator is at the same position when the next one begins.
     """
 
     epochs: Epochs
     spec: Any
     steps: int | None
+    draw_ahead: Callable[[], None]
 
     def skip(self, last: int) -> None:
         """Draw and drop the batches of the epochs before `last`, which an earlier run has trained."""
@@ -80,7 +83,7 @@ def plan(flavor: str, arguments: FeedArguments) -> FeedPlan:
             raise CaptureError(
                 f"a batch must hold tensors; None beside tensors is not supported. Received: {type(leaf).__name__}"
             )
-    return FeedPlan(made.epochs, spec, made.steps)
+    return replace(made, spec=spec)
 
 
 def _keras(arguments: FeedArguments) -> FeedPlan:
@@ -99,48 +102,73 @@ def _keras(arguments: FeedArguments) -> FeedPlan:
             class_weight=arguments.class_weight,
             distribute_strategy=tf.distribute.get_strategy(),
         )
+    return of_loop(loop, arguments.initial_epoch, arguments.epochs)
+
+
+def of_loop(loop: Any, first: int = 0, last: int = 1) -> FeedPlan:
+    """Return how the client draws the batches of the epochs `first` to `last` - 1 of Keras's own epoch loop `loop`."""
+    return _of_epoch_iterator(loop, first, last) if hasattr(loop, "data_adapter") else _of_data_handler(loop)
+
+
+def _of_epoch_iterator(loop: Any, first: int, last: int) -> FeedPlan:
     ahead = 0
     if type(loop.data_adapter).__name__ == _GENERATORS:
         loop._distributed_dataset, ahead = _as_asked(loop._distributed_dataset)
 
     def batches() -> Iterator[Any]:
         with loop.catch_stop_iteration():
-            for _, _, iterator in loop:
-                yield next(iterator)
+            for first_step, last_step, iterator in loop:
+                for _ in range(first_step, last_step + 1):
+                    yield next(iterator)
 
     def epochs() -> Generator[tuple[int, Iterator[Any]], None, None]:
         loop.reset()  # as Keras's fit does first
         try:
-            for epoch in range(arguments.initial_epoch, arguments.epochs):
+            for epoch in range(first, last):
                 yield epoch, batches()
         finally:
-            _draw(loop._current_iterator, ahead)
+            draw_ahead()
 
-    return FeedPlan(epochs, loop._distributed_dataset.element_spec, loop.num_batches)
+    def draw_ahead() -> None:
+        _draw(loop._current_iterator, ahead)
+
+    return FeedPlan(epochs, loop._distributed_dataset.element_spec, loop.num_batches, draw_ahead)
 
 
 def _tf_keras(arguments: FeedArguments) -> FeedPlan:
     from fdt.compat.tf_keras import data_adapter
 
-    loop = data_adapter.DataHandler(**vars(arguments))
-    ahead = 0
+    return of_loop(data_adapter.DataHandler(**vars(arguments)))
+
+
+def _of_data_handler(loop: Any) -> FeedPlan:
+    ahead, iterators, original = 0, [None], loop.enumerate_epochs
+
+    def enumerated() -> Iterator[tuple[int, Any]]:
+        for epoch, iterators[0] in original():
+            yield epoch, iterators[0]
+
+    loop.enumerate_epochs = enumerated
     if type(loop._adapter).__name__ == _GENERATORS:
         loop._dataset, ahead = _as_asked(loop._dataset)
 
     def batches(iterator: Any) -> Iterator[Any]:
         with loop.catch_stop_iteration():
             for _ in loop.steps():
-                yield next(iterator)
+                for _ in range(loop.step_increment + 1):
+                    yield next(iterator)
 
     def epochs() -> Generator[tuple[int, Iterator[Any]], None, None]:
-        iterator = None
         try:
             for epoch, iterator in loop.enumerate_epochs():
                 yield epoch, batches(iterator)
         finally:
-            _draw(iterator, ahead)
+            draw_ahead()
 
-    return FeedPlan(epochs, loop._dataset.element_spec, loop.inferred_steps)
+    def draw_ahead() -> None:
+        _draw(iterators[0], ahead)
+
+    return FeedPlan(epochs, loop._dataset.element_spec, loop.inferred_steps, draw_ahead)
 
 
 def _as_asked(dataset: Any) -> tuple[Any, int]:
@@ -158,10 +186,6 @@ def _as_asked(dataset: Any) -> tuple[Any, int]:
 
 
 def _draw(iterator: Any, batches: int) -> None:
-    """Draw and discard the batches that an undivided `fit` has prefetched at its end.
-
-    So the generator is at the same position when the next `fit` begins.
-    """
     with contextlib.suppress(StopIteration, tf.errors.OpError):
         for _ in range(0 if iterator is None else batches):
             next(iterator)

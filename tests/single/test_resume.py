@@ -443,6 +443,36 @@ def test_a_finished_fit_draws_its_batches_again_for_the_next_one(keras, client, 
     assert len(drawn) >= 10, "the batches of two epochs"
 
 
+@pytest.mark.parametrize("at", [2, 5])
+def test_a_validation_generator_continues_where_the_interrupted_run_left_it(keras, client, tmp_path, at):
+    """In the first `fit` or in a second one with the same generator: the first is then not trained again."""
+
+    def batches():
+        for i in range(1000):
+            yield X[i % 7 : i % 7 + 2] * i, Y[:2]
+
+    def validated(breaks_at=None):
+        def breaks(epoch, logs):
+            if epoch == breaks_at:
+                raise Interrupted
+
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        generator, told = batches(), keras.callbacks.LambdaCallback(on_epoch_begin=breaks)
+        given = {"validation_data": generator, "validation_steps": 3, "callbacks": [told], "verbose": 0}
+        histories = [model.fit(X, Y, initial_epoch=a, epochs=b, **given).history for a, b in ((0, 4), (4, 7))]
+        return [value for history in histories for value in history["val_loss"]]
+
+    with training(client, begun(tmp_path, "undisturbed")):
+        expected = validated()
+    directory = begun(tmp_path)
+    with pytest.raises(Interrupted), training(client, directory):
+        validated(at)
+    with training(client, RunDir.open(directory.directory, "hfdt")):
+        assert validated() == expected
+
+
 def test_a_run_goes_on_in_its_own_directory_only():
     with pytest.raises(UsageError, match="Received: --run-dir too; leave it out"):
         resumed(Split(["--run-dir=b", "--resume", "a"]), "hfdt")

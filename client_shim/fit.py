@@ -18,15 +18,15 @@ from client_shim.engine_channel import EngineChannel
 from client_shim.job import capture_call, make_job, seed_of
 from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
+from client_shim.starting import started
 from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from client_shim.validation import ClientValidation
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
-from fdt.errors import NeedsReplica, WorkerError
+from fdt.errors import WorkerError
 from fdt.job import BatchHooks, JobSpec
 from fdt.keras import attribute, flavor_of
-from fdt.rpc import session_pb2 as pb
 from fdt.signals import held_back, released
 from fdt.trainable import Trainable
 
@@ -125,14 +125,6 @@ def _train(
         return _converse(run, call, captured, trainable, job, fit_checkpoints, talk)
 
 
-def _started(remote: Remote, feeder: Any, *, trained: bool) -> pb.Ready:
-    """Set the job up. `trained`: an earlier `fit` has, so that the run cannot start again."""
-    try:
-        return remote.start(feeder)
-    except NeedsReplica as error:
-        raise NeedsReplica(str(error), error.reason, trained=trained) from None
-
-
 def _converse(
     run: ScriptRun,
     call: FitCall,
@@ -147,7 +139,7 @@ def _converse(
     remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
-        ready = _started(remote, feeder, trained=trained)
+        ready = started(remote, feeder, trained=trained, starts_over=run.settings.starts_over)
         if fit_checkpoints is not None and ready.suspendable:
             fit_checkpoints.expect_commits()
         for note in filter(None, ready.notes.split("\n")):

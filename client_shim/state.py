@@ -21,11 +21,13 @@ class Settings:
         options: Options that go into every job unchanged (fdt/job.py).
         seed: The seed of the jobs; None: the script's own, otherwise a random one.
         own_loops: Training outside `fit` may run in this process only, because the user asked for it.
+        starts_over: NeedsReplica starts the run again (client_shim/replica/detection.py).
     """
 
     options: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
     own_loops: bool = False
+    starts_over: bool = False
 
 
 @dataclass

@@ -179,7 +179,8 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
         return replicas.run(request, script, script_args, given["seed"], options, "hfdt.replica", hosts, emulate)
     settings, engine = engine_of(given)
     early = bool(given["emulate"] or is_elastic(given) or names_hosts(given))  # a host may not answer
-    with starting_over(NAME, given):
+    with starting_over(NAME, given) as possible:
+        settings = replace(settings, starts_over=possible)
         return fits.run(request, script_args, settings, engine, early=early)
 
 

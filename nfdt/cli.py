@@ -206,7 +206,8 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     if detach.due(request):
         os.environ.update(environment)  # restores FDT_TOKEN, which the detached command needs too
     early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
-    with starting_over(NAME, given):
+    with starting_over(NAME, given) as possible:
+        settings = replace(settings, starts_over=possible)
         return fits.run(request, script_args, settings, engine, early=early)
 
 

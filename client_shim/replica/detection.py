@@ -225,23 +225,23 @@ RUNS_AGAIN = "{command}: {reason}: the run starts again, and every rank runs the
 
 
 @contextlib.contextmanager
-def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[None]:
+def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[bool]:
     """Within the context, a NeedsReplica replaces this process by the same command with `--capture replica`.
 
     No variable has been updated by then. The error is raised instead if the user chose a capture, if the run was
-    detached,
-    if its engine runs elsewhere, or if a `fit` has trained.
+    detached, if its engine runs elsewhere, or if a `fit` has trained. The context has whether no option prevents it.
 
     Args:
         command: The command's name, for the message.
         given: The command line's options.
     """
+    argv = sys.orig_argv
+    settled = given["capture"] not in (None, "auto") or given.get("detach") or given.get("server")
+    possible = not settled and "run" in argv
     try:
-        yield
+        yield possible
     except NeedsReplica as found:
-        argv = sys.orig_argv
-        settled = given["capture"] not in (None, "auto") or given.get("detach") or given.get("server")
-        if settled or found.trained or "run" not in argv:
+        if not possible or found.trained:
             raise
         print(RUNS_AGAIN.format(command=command, reason=found.reason), file=sys.stderr, flush=True)
         sys.stdout.flush()

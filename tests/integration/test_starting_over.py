@@ -72,6 +72,31 @@ def test_nfdt_starts_over_where_a_server_cannot_update_the_weights(tmp_path, nam
     assert f"{reason}: the run starts again, and every rank runs the script" in divided.stderr
 
 
+STATIC = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(0)
+
+class Scaled(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, **_):
+        return tf.reduce_mean((y - y_pred) ** 2) * tf.shape(y, out_type=tf.float32)[0]
+
+inputs = keras.Input((6,))
+model = Scaled(inputs, keras.layers.Dense(1)(inputs))
+model.compile("sgd")
+rows = np.random.normal(size=(26, 6)).astype("float32"), np.random.normal(size=(26, 1)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices(rows).batch(12, drop_remainder=True)
+print(model.fit(data, epochs=2, verbose=0).history["loss"])
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_step_that_needs_a_batch_of_static_size_is_divided_by_placements(tmp_path):
+    (tmp_path / "static.py").write_text(STATIC)
+    divided = run(tmp_path, "static.py", *HFDT)
+    assert not difference(run(tmp_path, "static.py").stdout, divided.stdout, 1e-6)
+    assert "a worker could not trace the step (TypeError: " in divided.stderr
+
+
 REFUSED_FIRST = """
 import keras, numpy as np, psutil, tensorflow as tf
 keras.utils.set_random_seed(0)

@@ -12,6 +12,7 @@ import pytest
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.script import ScriptError
+from client_shim.starting import started
 from client_shim.state import ScriptRun, Settings
 from fdt.blobs import LocalBlobs
 from fdt.errors import CaptureError, NeedsReplica, WorkerError
@@ -252,6 +253,20 @@ def test_a_failing_worker(client: FakeClient, users_code: bool, error: type[Exce
     with remotely(client), pytest.raises(error, match="Traceback of the step" if users_code else "worker 1 died"):
         model.fit(x, y, **ARGUMENTS)
     assert client.cancelled == 1
+
+
+@pytest.mark.parametrize(
+    ("trained", "starts_over", "error"),
+    [(False, True, NeedsReplica), (True, True, ScriptError), (False, False, ScriptError)],
+)
+def test_a_step_that_a_worker_cannot_trace_starts_the_run_again(trained, starts_over, error):
+    class Failing:
+        def start(self, feeder):
+            raise ScriptError("Traceback of the step\n    ValueError: None\n")
+
+    with pytest.raises(error, match="ValueError: None") as raised:
+        started(Failing(), None, trained=trained, starts_over=starts_over)
+    assert not getattr(raised.value, "trained", False)
 
 
 def test_what_keras_refuses_keras_refuses(client: FakeClient) -> None:

@@ -16,6 +16,7 @@ from fdt.blobs import Blobs
 from fdt.job import State, is_on
 from fdt.keras import attribute
 from fdt.keras.variables import batch_norms, tensor_variable
+from fdt.service.blame import one_line
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
 from hfdt.exactness.aggregates import agreed
@@ -23,6 +24,18 @@ from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.probe import Probe, needs_replica
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import Reading, StepTerms
+
+
+@contextlib.contextmanager
+def failures_refused() -> Iterator[None]:
+    """Within the context, raise NeedsReplica where an operation cannot compute a part of a batch.
+
+    A step may hold the size of a batch as a constant: `tf.ones((batch_size, 1)) * logits`.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        raise needs_replica(f"the step fails on a part of a batch ({one_line(error)})") from error
 
 
 class Probing:
@@ -52,7 +65,7 @@ class Probing:
             whole = source.first_batch()
         except IndexError:  # no data: Keras raises its own error
             return []
-        with self._as_scripts_have_it():
+        with self._as_scripts_have_it(), failures_refused():
             own = replace(terms, compression=None, sent_bytes={})
             self._probe = Probe(self._trainable, own, whole)
             said = self._read(self._probe, whole) + self._look(self._probe)

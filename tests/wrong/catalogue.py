@@ -22,6 +22,7 @@ EXTRACT = {path.stem for path in SCRIPTS.glob("fit_*.py") if path.stem != "fit_b
 # What is refused before the first update, and words of the message.
 REFUSED = {
     "fit_clipped_by_hand": "needs all rows of a batch",
+    "fit_constant_batch": "the step fails on a part of a batch",
     "fit_counted_rows": "assigns variable 'sequential/count/variable' (fit_counted_rows.py:19) a value that depends on",
     "fit_eager_settings": "the model runs eagerly, so each step reads objects that the callback Scale",
     "fit_ignored_labels": "needs all rows of a batch",

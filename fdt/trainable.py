@@ -84,11 +84,14 @@ def build(program: Program, blobs: Blobs) -> Trainable:
 
     Raises CaptureError when the result has other variables than the client's model.
     """
+    from fdt.keras.variables import undecorate_steps  # imports TensorFlow
+
     config = json.loads(bytes(blobs.get(program.config)))
     flavor = named(program.flavor)
     flavor.apply_settings(config["settings"])
     trainable = Trainable(flavor, *flavor.loads(blobs.get(program.objects)))
     _check(config["layout"], trainable)
+    undecorate_steps(trainable.model)
     return trainable
 
 

@@ -26,6 +26,7 @@ from tensorflow.python.framework import (
     random_seed,
     tensor_util,
 )
+from tensorflow.python.framework.errors_impl import InaccessibleTensorError
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 from tensorflow.python.ops import (
     gen_array_ops,

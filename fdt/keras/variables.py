@@ -4,9 +4,11 @@ Also the optimizer inside another, the variables of its slots, and offsets of se
 """
 
 import contextlib
+import inspect
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from types import MethodType
 from typing import Any
 
 import tensorflow as tf
@@ -104,6 +106,25 @@ def call_converted(flavor: str, function: Any, *args: Any) -> Any:
         return function(*args)
     with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
         return api.tf_convert(function, ag_ctx.control_status_ctx())(*args)
+
+
+def undecorate_steps(model: Any) -> None:
+    """Replace the steps of `model` that are tf.functions by their Python functions, as AutoGraph converts them.
+
+    Gradients are read where the step is traced, and no other graph can have the tensors of a tf.function's own graph.
+    """
+    for name in ("train_step", "test_step"):
+        python = getattr(inspect.getattr_static(model, name), "python_function", None)
+        if python is not None:
+            object.__setattr__(model, name, _converted(MethodType(python, model)))
+
+
+def _converted(function: Any) -> Any:
+    @tf.autograph.experimental.do_not_convert
+    def call(*args: Any) -> Any:
+        return call_converted("tf_keras", function, *args)
+
+    return call
 
 
 def trace_step(step: Callable[[Any], Any], spec: Any) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from client_shim.script_code import script_parts
 from fdt.blobs import Blobs
+from fdt.compat.tensorflow import InaccessibleTensorError
 from fdt.job import State, is_on
 from fdt.keras import attribute
 from fdt.keras.variables import batch_norms, tensor_variable
@@ -28,13 +29,14 @@ from hfdt.worker.step_context import Reading, StepTerms
 
 @contextlib.contextmanager
 def failures_refused() -> Iterator[None]:
-    """Within the context, raise NeedsReplica where an operation cannot compute a part of a batch.
+    """Within the context, raise NeedsReplica where a part of a batch cannot be computed.
 
-    A step may hold the size of a batch as a constant: `tf.ones((batch_size, 1)) * logits`.
+    A step may hold the size of a batch as a constant: `tf.ones((batch_size, 1)) * logits`. A tf.function that the step
+    calls may apply gradients, which its graph alone can have.
     """
     try:
         yield
-    except tf.errors.InvalidArgumentError as error:
+    except (tf.errors.InvalidArgumentError, InaccessibleTensorError) as error:
         raise needs_replica(f"the step fails on a part of a batch ({one_line(error)})") from error
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from client_shim.replica.branches import flag, passed, stored
+from client_shim.replica.attributes import flag_of, flags_of_owner, found, tested
+from client_shim.replica.branches import passed, stored
 from client_shim.replica.syntax import loops_around, own_nodes
 
 _MANY = 64  # attributes of an object that are read
@@ -29,15 +30,14 @@ class _Names:
     def __init__(self, loops: list[Any]) -> None:
         nodes = list(own_nodes(loops[-1]))  # of the outermost, which contains the others
         self._calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, (ast.Name, ast.Attribute))]
-        tests = (n.test for n in nodes if isinstance(n, (ast.If, ast.IfExp)))
-        self._flags = sorted({n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name)})
+        self._flags = sorted(tested(n for n in nodes if not isinstance(n, ast.Call)))
         self._bound = stored(own_nodes(loops[0]))
 
     def now(self, names: Names, of_script: Callable[[str], bool]) -> tuple[Any, ...]:
         """Return what the names are bound to, to be compared."""
         free = _Without(names, self._bound)
         return (
-            *(flag(names.get(name)) for name in self._flags),
+            *(flag_of(name, names) for name in self._flags),
             *(_of_call(call, names, free, of_script) for call in self._calls),
         )
 
@@ -50,7 +50,10 @@ class _Without(dict[str, Any]):
         self._names, self._but = names, but
 
     def get(self, name: str, default: Any = None) -> Any:
-        return default if name in self._but else self._names.get(name, default)
+        root, _, attributes = name.partition(".")
+        if {name, root} & self._but:
+            return default
+        return flag_of(name, self._names) if attributes else self._names.get(name, default)
 
 
 def without(names: Names, loop: ast.AST) -> Names:
@@ -67,30 +70,17 @@ def bindings(frame: FrameType, of_script: Callable[[str], bool]) -> tuple[Any, .
     if place not in _known:
         loops = loops_around(frame)
         _known[place] = _Names(loops) if loops else None
-    found = _known[place]
-    return () if found is None else found.now(ChainMap(frame.f_locals, frame.f_globals), of_script)
+    known = _known[place]
+    return () if known is None else known.now(ChainMap(frame.f_locals, frame.f_globals), of_script)
 
 
 def _of_call(call: ast.Call, names: Names, free: Names, of_script: Callable[[str], bool]) -> Any:
-    function, owner = _found(call.func, names)
+    function, owner = found(call.func, names)
     if isinstance(function, FunctionType) and not of_script(function.__code__.co_filename):
         return None
+    owner = getattr(function, "__self__", owner)
     kind = _kind(function)
-    return kind and (kind, tuple(_methods(owner)), passed(call, free))
-
-
-def _found(node: ast.AST, names: Names) -> tuple[Any, Any]:
-    """Return the value of a name or an attribute, and the attribute's owner; None where more would be needed."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id), None
-    if not isinstance(node, ast.Attribute):
-        return None, None
-    owner, _ = _found(node.value, names)
-    for held in (owner, *type(owner).__mro__):
-        attributes = getattr(held, "__dict__", {})
-        if node.attr in attributes:
-            return attributes[node.attr], owner
-    return None, None
+    return kind and (kind, tuple(_methods(owner)), flags_of_owner(owner, of_script), passed(call, free))
 
 
 def _kind(function: Any, depth: int = 0) -> Any:
@@ -118,10 +108,10 @@ def _methods(owner: Any) -> Iterator[tuple[str, Any]]:
 
 def contents(function: Any) -> list[Any]:
     """Return the values that a function closes over; None for those that are not bound yet."""
-    found = []
+    values = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            values.append(cell.cell_contents)
         except ValueError:  # the cell is still empty
-            found.append(None)
-    return found
+            values.append(None)
+    return values

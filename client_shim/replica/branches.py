@@ -1,7 +1,7 @@
 """Branches that a call of a function does not take: `if training: optimizer.apply_gradients(...)` with False.
 
-Only names decide that hold flags: booleans, None, strings, or objects that are not None. Where a test is not decided,
-both branches count.
+Only names and attributes decide that hold flags: booleans, None, strings, or objects that are not None. Where a test is
+not decided, both branches count.
 """
 
 import ast
@@ -54,7 +54,16 @@ def passed(call: ast.Call, names: Mapping[str, Any]) -> Given | None:
 def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
         return flag(node.value)
-    return flag(names.get(node.id, UNKNOWN)) if isinstance(node, ast.Name) else UNKNOWN
+    path = chain(node)
+    return flag(names.get(path, UNKNOWN)) if path else UNKNOWN
+
+
+def chain(node: ast.AST) -> str:
+    """Return the source of a name or a path of attributes, such as "self.training"; "" for other expressions."""
+    if isinstance(node, ast.Attribute):
+        owner = chain(node.value)
+        return owner and f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def parameters(function: Callable[..., Any], owner: Any, call: Given | None, scope: ast.AST) -> dict[str, Any]:
@@ -72,8 +81,9 @@ def parameters(function: Callable[..., Any], owner: Any, call: Given | None, sco
 
 
 def stored(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that the nodes bind."""
-    return {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    """Return the names and paths of attributes that the nodes bind."""
+    kinds = ast.Name, ast.Attribute
+    return {chain(n) for n in nodes if isinstance(n, kinds) and not isinstance(n.ctx, ast.Load)} - {""}
 
 
 def living(nodes: Sequence[Any], flags: Flags) -> list[Any]:
@@ -117,7 +127,7 @@ def decided(test: ast.AST, flags: Flags) -> bool | None:
         return ends if ends in each else None if None in each else not ends
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return _compared(_value(test.left, flags), test.ops[0], _value(test.comparators[0], flags))
-    value = _value(test, flags) if isinstance(test, ast.Name) else UNKNOWN
+    value = _value(test, flags) if isinstance(test, (ast.Name, ast.Attribute)) else UNKNOWN
     return None if value in (UNKNOWN, OBJECT) else bool(value)
 
 

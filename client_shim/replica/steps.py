@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
+from client_shim.replica.attributes import Analysis
 from client_shim.replica.bindings import bindings, contents, without
 from client_shim.replica.branches import Given, given, living, parameters, passed
 from client_shim.replica.syntax import (
@@ -129,7 +130,8 @@ def where() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown line"
 
 
-_sites: dict[tuple[Any, ...], Site | None] = {}  # by code, line, and what the names there are bound to
+# by code, line, and what the names there are bound to
+_sites: dict[tuple[Any, ...], tuple[Analysis, Site | None]] = {}
 
 
 def loop_at_work(*, called: bool = False) -> Site | None:
@@ -148,10 +150,11 @@ def loop_at_work(*, called: bool = False) -> Site | None:
         if of_script(path):
             called = False
             key = frame.f_code, frame.f_lineno, *bindings(frame, of_script)
-            if key not in _sites:
-                _sites[key] = _find(frame)
-            if _sites[key] is not None:
-                return _sites[key]
+            if key not in _sites or not _sites[key][0].holds():
+                analysis = Analysis()
+                _sites[key] = analysis, _find(frame, analysis)
+            if _sites[key][1] is not None:
+                return _sites[key][1]
         frame = frame.f_back
     return None
 
@@ -171,18 +174,20 @@ def _of_function_call(function: Any, arguments: Arguments | None) -> StepCode:
     call = None if arguments is None else given(*arguments)
     memo = vars(function).setdefault("_fdt_steps", {}) if hasattr(function, "_python_function") else {}
     if call not in memo:
-        memo[call] = _of_callable(function, set(), call, through=True)
+        memo[call] = _of_callable(function, Analysis(), call, through=True)
     found: StepCode = memo[call]
     return found
 
 
-def _find(frame: FrameType) -> Site | None:
+def _find(frame: FrameType, analysis: Analysis) -> Site | None:
     found: Site | None = None
     for loop in reversed(loops_around(frame)):
         names = names_of(frame)
         flags = without(names, loop)
         body = body_for(living([loop], flags)[0], frame.f_lineno)
-        own, all_ = (_of_nodes(body, names, flags, set(), through=through) for through in (False, True))
+        analysis.seen.clear()  # what one loop calls, the next one may call with other flags
+        own = _of_nodes(body, names, flags, analysis, through=False)
+        all_ = _of_nodes(body, names, flags, Analysis(), through=True)
         within = found if found is not None and found.leads else None
         last = loop.end_lineno or loop.lineno
         found = Site(frame.f_code, loop.lineno, last, own.applies, all_.applies, within)
@@ -192,22 +197,22 @@ def _find(frame: FrameType) -> Site | None:
 Names = Mapping[str, Any]
 
 
-def _of_nodes(nodes: list[Any], names: Names, flags: Names, seen: set[Any], *, through: bool) -> StepCode:
+def _of_nodes(nodes: list[Any], names: Names, flags: Names, analysis: Analysis, *, through: bool) -> StepCode:
     """Return what the code does. `flags`: the names whose values are known to be those of its calls."""
     found = StepCode()
     for top in nodes:
         for node in (top, *own_nodes(top)):
             if isinstance(node, ast.Call):
-                found |= _of_call(node, names, flags, seen, through=through)
+                found |= _of_call(node, names, flags, analysis, through=through)
     return found
 
 
-def _of_call(call: ast.Call, names: Names, flags: Names, seen: set[Any], *, through: bool) -> StepCode:
+def _of_call(call: ast.Call, names: Names, flags: Names, analysis: Analysis, *, through: bool) -> StepCode:
     name = last_name(call.func)
     if name == BATCHWISE and isinstance(call.func, ast.Attribute):
         return StepCode(through, through)  # Keras's own step function
     named = StepCode(name in TAKES, applies(call))
-    return named | _of_callable(resolved(call.func, names), seen, passed(call, flags), through=through)
+    return named | _of_callable(resolved(call.func, names), analysis, passed(call, flags), through=through)
 
 
 def applies(call: ast.Call) -> bool:
@@ -229,24 +234,24 @@ def _is_optimizers(owner: ast.AST) -> bool:
     return any(part.rstrip("s0123456789") in ("opt", "optim", "optimizer", "optimiser") for part in parts)
 
 
-def _of_callable(function: Any, seen: set[Any], call: Given | None, *, through: bool) -> StepCode:
+def _of_callable(function: Any, analysis: Analysis, call: Given | None, *, through: bool) -> StepCode:
     """Return what `function` does; `through`: also analyse tf.functions that are steps of their own."""
     if isinstance(function, functools.partial):
         call = call and call.after(function.args, function.keywords)
-        return _of_callable(function.func, seen, call, through=through)
+        return _of_callable(function.func, analysis, call, through=through)
     inner = getattr(function, "_python_function", None)  # a tf.function
     if inner is not None:
-        found = _of_callable(inner, seen, call, through=True)
+        found = _of_callable(inner, analysis, call, through=True)
         return found if through or not found.trains else StepCode()
     function = _unwrapped(function)
     if isinstance(function, MethodType):
         owner = getattr(function.__self__, "target", function.__self__)  # a tf.function's method holds its owner weakly
-        return _of_function(_unwrapped(function.__func__), seen, owner, call, through=through)
+        return _of_function(_unwrapped(function.__func__), analysis, owner, call, through=through)
     if isinstance(function, FunctionType):
-        return _of_function(function, seen, None, call, through=through)
+        return _of_function(function, analysis, None, call, through=through)
     method = vars(type(function)).get("__call__")
     if isinstance(method, FunctionType) and not isinstance(function, type):
-        return _of_function(method, seen, function, call, through=through)
+        return _of_function(method, analysis, function, call, through=through)
     return StepCode()
 
 
@@ -256,11 +261,10 @@ def _unwrapped(function: Any) -> Any:
     return getattr(function, "python_function", function)
 
 
-def _of_function(function: Any, seen: set[Any], owner: Any, call: Given | None, *, through: bool) -> StepCode:
+def _of_function(function: Any, analysis: Analysis, owner: Any, call: Given | None, *, through: bool) -> StepCode:
     code = getattr(function, "__code__", None)
-    if code is None or (code, call) in seen or not of_script(code.co_filename):
+    if code is None or not of_script(code.co_filename):
         return StepCode()
-    seen.add((code, call))
     scope = scope_of(parsed(code.co_filename), code)
     if scope is None:
         return StepCode()
@@ -268,8 +272,13 @@ def _of_function(function: Any, seen: set[Any], owner: Any, call: Given | None, 
     names = {**vars(builtins), **function.__globals__, **cells}
     if owner is not None and code.co_argcount:
         names[code.co_varnames[0]] = owner
-    flags = parameters(function, owner, call, scope)
+    # a tf.function keeps the flags of its trace
+    flags = {**({} if through else analysis.flags(function, owner)), **parameters(function, owner, call, scope)}
+    if (visited := (code, id(owner), call, *flags.items())) in analysis.seen:
+        return StepCode()
+    analysis.seen.add(visited)
     body = living(scope.body if isinstance(scope.body, list) else [scope.body], flags)
     body = [statement for statement in body if not isinstance(statement, SCOPES)]
     inner = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n is not scope]  # helper functions defined within
-    return _of_nodes(body, names, flags, seen, through=through) | _of_nodes(inner, names, {}, seen, through=through)
+    of_body = _of_nodes(body, names, flags, analysis, through=through)
+    return of_body | _of_nodes(inner, names, {}, analysis, through=through)

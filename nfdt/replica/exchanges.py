@@ -213,8 +213,8 @@ class OptimizerExchanges:
         if exchange is not None:
             self._used[exchange.number] = exchange
 
-    def meet(self, number: int = 0) -> int:
-        """Synchronise all workers: each gets rank 0's weights, and rank 0's `number` as the result."""
+    def meet(self, number: int = 0, assigned: Sequence[tf.Variable] = ()) -> int:
+        """Synchronise all workers: each gets rank 0's weights, also the `assigned` ones, and rank 0's `number`."""
         arrived, self._arrived = self._arrived, []
         for push in arrived:
             self.serve(push)
@@ -229,7 +229,7 @@ class OptimizerExchanges:
             if self._group.rank or any(id(v) in moved for v in exchange.raw)
         }
         held |= {f"model {number}": moving(model) for model, number in self._models.items()}
-        self.alike(held)
+        self.alike({**held, "assigned": list(assigned)} if assigned else held)
         self.taus()
         self._used.clear()
         return number

@@ -31,6 +31,7 @@ from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, entry, patched
 from fdt.process_group import ReplicaGroup
 from nfdt.model import staleness_fields
+from nfdt.replica.assigned_weights import AssignedWeights
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
@@ -58,6 +59,7 @@ class RoundRobinRank:
         self._turns = RoundRobin(self._rank, self._size, self._begin, self._count)
         self.skippable_regions = SkippableRegions(self._turns, self._count, self._meet)
         self._fits = FitHooks(self._turns, group, self._count, self._meet)
+        self._assigned = AssignedWeights(self._exchanges.owned)
         self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0}
         replicated = self._replicate if self._allow_replicated else None
@@ -93,6 +95,7 @@ class RoundRobinRank:
             Patch(BaseSession, "close", self._sessions.closing),
             Patch(Optimizer, "apply_gradients", self._sessions.optimizers.apply_gradients),
             Patch(Optimizer, "__init__", self._exchanges.made),
+            self._assigned.patch(),
         ]
         loops = control_flow.for_loop_registry._registry
         in_graph = functools.partial(self._for_dataset, loops[dataset_ops.DatasetV2])
@@ -148,9 +151,13 @@ class RoundRobinRank:
             raise CaptureError(UNDIVIDED.format(where=where()))
         return self._turns.call(function, (args, kwargs), run, trains=trains)
 
-    def _begin(self) -> None:
-        """Note the start of a step that is taken in turn."""
+    def _begin(self) -> bool:
+        """Note the start of a step that is taken in turn. Return whether every worker must compute it."""
         self._met, self._begun = False, True
+        assigned = bool(self._assigned.variables())
+        if assigned:
+            self._replicate()
+        return assigned
 
     def _context(self, original: Any, scope_type: Any = None) -> Any:
         """Extend the key of a trace: some traces push, others do not."""
@@ -264,7 +271,7 @@ class RoundRobinRank:
         """Synchronise after the data of a loop have ended: all workers get rank 0's weights."""
         if not self._met:
             self._met = True
-            self._turns.met(self._exchanges.meet(self._turns.next_number()))
+            self._turns.met(self._exchanges.meet(self._turns.next_number(), self._assigned.variables()))
 
     def _agreed(self, tensor: Any) -> Any:
         """Return rank 0's decision outside training loops. Numbers within a loop stay each worker's own."""

@@ -79,9 +79,13 @@ class Region:
 
 
 class RoundRobin:
-    """Decides which steps this rank computes. `begin` is called before every step, `count` with its own batches."""
+    """Decides which steps this rank computes.
 
-    def __init__(self, rank: int, size: int, begin: Callable[[], None], count: Callable[[Any], None]) -> None:
+    `begin` is called before every step and returns whether every rank computes it; `count` is called with its own
+    batches.
+    """
+
+    def __init__(self, rank: int, size: int, begin: Callable[[], bool], count: Callable[[Any], None]) -> None:
         self._rank, self._size = rank, size
         self._begin, self._count = begin, count
         self.calling = ""  # "mine" or "others": owner of the step function that runs now
@@ -137,9 +141,9 @@ class RoundRobin:
         self._next = max(self._next, region.number + 1)
         mine = region.number % self._size == self._rank
         self._before, self._effects = {}, {}
-        self._begin()
+        by_all = self._begin()
         self.around, self._whose = loop, "mine" if mine else "others"
-        if mine or not ready or not (region.shapes == shapes or region.alike or _is_plain(region.values)):
+        if mine or by_all or not ready or not (region.shapes == shapes or region.alike or _is_plain(region.values)):
             return True
         self.applied += region.applies
         for moved, by in region.moved:

@@ -6,7 +6,7 @@ The values are found without running any code of the script, such as a property'
 import ast
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -55,8 +55,14 @@ def _tested_in(code: CodeType) -> tuple[str, ...]:
     """Return what a function tests, of its first parameter and of its module, and does not bind itself."""
     scope = scope_of(parsed(code.co_filename), code)
     nodes = [] if scope is None else list(own_nodes(scope))
-    own = set(code.co_varnames[1:] if code.co_argcount else code.co_varnames) | set(code.co_freevars)
-    return tuple(sorted(path for path in tested(nodes) - stored(nodes) if path.partition(".")[0] not in own))
+    own = {*(code.co_varnames[1:] if code.co_argcount else code.co_varnames), *code.co_freevars, *stored(nodes)}
+    return tuple(sorted(path for path in tested(nodes) if not own & set(owners(path))))
+
+
+def owners(path: str) -> Iterator[str]:
+    """Yield "a.b.c", "a.b" and "a" for "a.b.c"."""
+    parts = path.split(".")
+    return (".".join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def flags_of_owner(owner: Any, of_script: Callable[[str], bool]) -> tuple[Any, ...]:

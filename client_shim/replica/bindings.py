@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from client_shim.replica.attributes import flag_of, flags_of_owner, found, tested
+from client_shim.replica.attributes import flag_of, flags_of_owner, found, owners, tested
 from client_shim.replica.branches import passed, stored
 from client_shim.replica.syntax import loops_around, own_nodes
 
@@ -50,10 +50,9 @@ class _Without(dict[str, Any]):
         self._names, self._but = names, but
 
     def get(self, name: str, default: Any = None) -> Any:
-        root, _, attributes = name.partition(".")
-        if {name, root} & self._but:
+        if self._but.intersection(owners(name)):
             return default
-        return flag_of(name, self._names) if attributes else self._names.get(name, default)
+        return flag_of(name, self._names) if "." in name else self._names.get(name, default)
 
 
 def without(names: Names, loop: ast.AST) -> Names:

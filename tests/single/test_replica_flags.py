@@ -20,6 +20,9 @@ class Trainer:
     def set_here(self, x):
         self.training = True
         if self.training: optimizer.apply_gradients([])
+    def set_owner_here(self, x):
+        self.inner = other
+        if self.inner.training: optimizer.apply_gradients([])
     @property
     def off(self): raise AssertionError
     def asked(self, x):
@@ -91,6 +94,7 @@ def names(tmp_path):
         ("held(trainer, False), held(other, True)", [False, True]),
         ("held(trainer, False, 'passed'), held(trainer, True, 'passed')", [False, True]),
         ("held(trainer, False, 'set_here'), held(trainer, False, 'asked')", [True, True]),
+        ("held(trainer, False, 'set_owner_here')", [True]),
         ("trainer.training = False\nboth(trainer, other), both(trainer, trainer)", [True, False]),
         ("trainer.training = False\nchanged(trainer)", [True]),
         ("loop(of_module)\nTRAINING = False\nloop(of_module)", [True, False]),

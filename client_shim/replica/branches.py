@@ -47,8 +47,14 @@ def passed(call: ast.Call, names: Mapping[str, Any]) -> Given | None:
     """Return the flags that the source of a call passes; None if that does not show its arguments."""
     if any(isinstance(arg, ast.Starred) for arg in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    kwargs = tuple((str(k.arg), _value(k.value, names)) for k in call.keywords)
-    return Given(tuple(_value(arg, names) for arg in call.args), kwargs)
+    kwargs = tuple((str(k.arg), _argument(k.value, names)) for k in call.keywords)
+    return Given(tuple(_argument(arg, names) for arg in call.args), kwargs)
+
+
+def _argument(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """Return what a call passes on. A string in an attribute is no flag there: it is most often a text."""
+    value = _value(node, names)
+    return OBJECT if isinstance(node, ast.Attribute) and isinstance(value, str) else value
 
 
 def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:

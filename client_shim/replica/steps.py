@@ -130,6 +130,7 @@ def where() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown line"
 
 
+_MANY = 1000  # analyses that are stored
 # by code, line, and what the names there are bound to
 _sites: dict[tuple[Any, ...], tuple[Analysis, Site | None]] = {}
 
@@ -152,6 +153,8 @@ def loop_at_work(*, called: bool = False) -> Site | None:
             key = frame.f_code, frame.f_lineno, *bindings(frame, of_script)
             if key not in _sites or not _sites[key][0].holds():
                 analysis = Analysis()
+                if len(_sites) > _MANY:
+                    _sites.clear()
                 _sites[key] = analysis, _find(frame, analysis)
             if _sites[key][1] is not None:
                 return _sites[key][1]

@@ -36,7 +36,11 @@ class Trainer:
         with tf.GradientTape() as tape: pass
         if self.training: optimizer.apply_gradients([])
 
-trainer, other, TRAINING = Trainer(), Trainer(), True
+class Slotted:
+    __slots__ = ("training", "line")
+    def __getattr__(self, name): raise KeyError(name)
+
+trainer, other, slotted, TRAINING = Trainer(), Trainer(), Slotted(), True
 
 def of_module(x):
     if TRAINING: optimizer.apply_gradients([])
@@ -51,6 +55,14 @@ def inline(owner, training):
     for x in range(1):
         seen.append(steps.loop_at_work().trains)
         if x and owner.training: optimizer.apply_gradients([])
+
+def told(owner, line):
+    owner.line = line
+    for x in range(1):
+        seen.append(steps.loop_at_work())
+        if x: tell(owner.line)
+
+def tell(line): pass
 
 def held(owner, training, name="step"):
     owner.training = training
@@ -90,6 +102,7 @@ def names(tmp_path):
         ("inline(trainer, True), inline(trainer, False), inline(other, True)", [True, False, True]),
         ("direct(trainer, True), direct(trainer, False), direct(other, True)", [True, False, True]),
         ("direct(trainer, False), direct(trainer, True)", [False, True]),
+        ("inline(slotted, True), inline(slotted, False)", [True, False]),
         ("held(trainer, False), held(trainer, True), held(trainer, False)", [False, True, False]),
         ("held(trainer, False), held(other, True)", [False, True]),
         ("held(trainer, False, 'passed'), held(trainer, True, 'passed')", [False, True]),
@@ -108,3 +121,8 @@ def test_flags_in_attributes_and_modules_decide_whether_a_loop_trains(names, cod
 def test_a_compiled_function_keeps_the_flag_of_its_trace(names):
     names["trainer"].training = False
     assert steps.function_trains(names["trainer"].compiled)
+
+
+def test_a_text_in_an_attribute_that_a_call_passes_on_is_analysed_once(names):
+    exec("for i in range(9): told(trainer, f'loss {i}')", names)
+    assert len(set(map(id, names["seen"]))) == 1

@@ -179,7 +179,7 @@ class ServersCoordinator:
         text = f"{failure.message}; {follows}{self._worker_membership.restarts} starts"
         fault = Fault(message=text, member=f"{SERVER} {shard}", action="restored")
         outcome = Outcome(restart=[(SERVER, shard)], events=[Event(job=self._job, fault=fault)], drop=spent)
-        outcome.commands += [(SERVER, n, Command(job=self._job, setup=setup)) for n, setup in enumerate(setups)]
+        outcome.commands.extend((SERVER, n, Command(job=self._job, setup=setup)) for n, setup in enumerate(setups))
         outcome.commands.extend((SERVER, None, self._leave(*gone)) for gone in self._worker_membership.gone.items())
         if self._wanted_epoch >= 0 and not self._recovery.holds(self._wanted_epoch):
             outcome.commands.append((SERVER, None, self._epoch))

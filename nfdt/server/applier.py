@@ -170,7 +170,7 @@ class ModelApplier:
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
         absent = frozenset(i for i, tensor in enumerate(gradient.gradient) if tensor is None)
         self.unused = absent if self.unused is None else self.unused & absent
-        if update is not None and (rule.holds or rule.waits):  # other pushes of this update may have what this one has not
+        if update is not None and (rule.holds or rule.waits):  # other pushes of the update may have it
             absent = self.unused | {i for i in absent if update.gradient[i].node == grad[i].node}
         program = self._program(tape, update, kept, absent, gradient.changed)
         program = replace(program, first=len(SCALARS), volatile=volatile, clips=bool(volatile) and clips)

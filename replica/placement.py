@@ -1,6 +1,6 @@
 """Placements on the one mesh axis: how a rank's tensor relates to the global tensor, as in DTensor and GSPMD."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -34,6 +34,14 @@ class Shard:
     def at(self, axis: int) -> "Shard":
         """Return the same division of dimension `axis`."""
         return Shard(axis, self.sizes)
+
+    def without(self, axes: Collection[int]) -> "Shard":
+        """Return the same division once `axes`, of which the divided dimension is none, are removed."""
+        return self.at(self.axis - sum(axis < self.axis for axis in axes))
+
+    def beside(self, axis: int) -> "Shard":
+        """Return the same division once a new dimension is inserted as `axis`."""
+        return self.at(self.axis + (axis <= self.axis))
 
 
 Placement = Replicate | Partial | Shard

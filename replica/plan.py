@@ -173,6 +173,12 @@ def replicated(call: OpCall) -> Plan:
     return Plan((REPLICATE,) * len(call.args), (REPLICATE,))
 
 
+def keeping(call: OpCall, output: Placement | None = None) -> Plan:
+    """Return the plan that keeps the first input's placement and replicates the others. `output`: None is the same."""
+    first = call.args[0].placement
+    return Plan((first, *(REPLICATE for _ in call.args[1:])), (first if output is None else output,))
+
+
 def any_placed(args: Sequence[Arg]) -> bool:
     """Return whether some input is not replicated."""
     return any(not isinstance(arg.placement, Replicate) for arg in args)

@@ -4,7 +4,7 @@ import string
 from collections.abc import Sequence
 
 from replica.placement import PARTIAL, REPLICATE, Placement, Shard
-from replica.plan import OpCall, Plan, any_partial, rule, widest
+from replica.plan import OpCall, Plan, any_partial, keeping, rule, widest
 
 
 @rule("MatMul")
@@ -71,7 +71,7 @@ def bias_add(call: OpCall) -> Plan | None:
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis == _channels(call) or any_partial(call.args):
         return None
-    return Plan((placement, REPLICATE), (placement,))
+    return keeping(call)
 
 
 @rule("BiasAddGrad")
@@ -80,7 +80,7 @@ def bias_add_grad(call: OpCall) -> Plan | None:
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis == _channels(call):
         return None
-    return Plan((placement,), (PARTIAL,))
+    return keeping(call, PARTIAL)
 
 
 def _channels(call: OpCall) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard
-from replica.plan import Arg, OpCall, Plan, any_partial, rule, widest
+from replica.plan import Arg, OpCall, Plan, any_partial, keeping, rule, widest
 from replica.rules.lists import added as added_lists
 
 # Elementwise functions of one tensor, then of several.
@@ -59,8 +59,7 @@ def _compatible(call: OpCall) -> bool:
 @rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real", "Imag")
 def linear(call: OpCall) -> Plan | None:
     """Keep any placement: the sum of the results is the result of the sum."""
-    placement = call.args[0].placement
-    return Plan((placement,), (placement,))
+    return keeping(call)
 
 
 @rule("IdentityN")
@@ -76,7 +75,7 @@ def bitcast(call: OpCall) -> Plan | None:
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1 and not _same_size(call):
         return None
-    return Plan((placement,), (placement,))
+    return keeping(call)
 
 
 def _same_size(call: OpCall) -> bool:
@@ -88,16 +87,15 @@ def _same_size(call: OpCall) -> bool:
 def zeros_like(call: OpCall) -> Plan | None:
     """Return zeros, which are the same on every rank where the input has its global shape."""
     placement = call.args[0].placement
-    return Plan((placement,), (placement if isinstance(placement, Shard) else REPLICATE,))
+    return keeping(call, placement if isinstance(placement, Shard) else REPLICATE)
 
 
 @rule("Cast")
 def cast(call: OpCall) -> Plan | None:
     """Keep a division; keep Partial where a floating-point type widens: an addend may overflow a narrower one."""
-    placement = call.args[0].placement
-    if isinstance(placement, Shard) or call.dtype("DstT") in _WIDER.get(call.args[0].dtype, ()):
-        return Plan((placement,), (placement,))
-    return None
+    arg = call.args[0]
+    keeps = isinstance(arg.placement, Shard) or call.dtype("DstT") in _WIDER.get(arg.dtype, ())
+    return keeping(call) if keeps else None
 
 
 @rule("AddV2", "Add", "Sub", "AddN")

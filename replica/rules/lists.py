@@ -5,11 +5,12 @@ divided dimension itself has no rule: the ranks' lists would differ in length.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from replica.placement import REPLICATE, Placement, Replicate, Shard
-from replica.plan import Arg, Array, OpCall, Plan, rule
+from replica.plan import Arg, Array, OpCall, Plan, keeping, rule
 
 # Operations that take the shape of the elements -> the index of that input.
 _SHAPED = {
@@ -34,43 +35,38 @@ def localized(shape: Array | None, placement: Placement) -> tuple[Array, ...] | 
     return tuple(np.asarray([*shape[:axis], n, *shape[axis + 1 :]], shape.dtype) for n in placement.sizes)
 
 
-def _planned(
-    call: OpCall, inputs: Sequence[Placement], outputs: Sequence[Placement], element: Placement
-) -> Plan | None:
-    """Return a plan in which the given shape of an element is the rank's."""
-    index = _SHAPED.get(call.op)
+def _planned(call: OpCall, output: Placement, element: Placement) -> Plan | None:
+    """Return the plan that keeps the first input's placement, in which the given shape of an element is the rank's."""
+    plan, index = keeping(call, output), _SHAPED.get(call.op)
     if index is None or not isinstance(element, Shard):
-        return Plan(tuple(inputs), tuple(outputs))
+        return plan
     shapes = localized(call.value(index), element)
-    return None if shapes is None else Plan(tuple(inputs), tuple(outputs), {index: shapes})
+    return None if shapes is None else replace(plan, values={index: shapes})
 
 
 @rule("TensorListFromTensor", "TensorListScatterV2")
 def from_tensor(call: OpCall) -> Plan | None:
     """Split a tensor into a list along its first dimension."""
-    placement = call.args[0].placement
-    if isinstance(placement, Shard):
-        if placement.axis == 0:
+    element = call.args[0].placement
+    if isinstance(element, Shard):
+        if element.axis == 0:
             return None
-        element: Placement = placement.at(placement.axis - 1)
-    else:
-        element = placement
-    return _planned(call, [placement, *_whole(call.args[1:])], [element], element)
+        element = element.without([0])
+    return _planned(call, element, element)
 
 
 @rule("TensorListStack", "TensorListGather")
 def stacked(call: OpCall) -> Plan | None:
     """Stack elements along a new first dimension."""
     element = call.args[0].placement
-    out = element.at(element.axis + 1) if isinstance(element, Shard) else element
-    return _planned(call, [element, *_whole(call.args[1:])], [out], element)
+    return _planned(call, element.beside(0) if isinstance(element, Shard) else element, element)
 
 
 @rule("TensorListGetItem", "TensorListPopBack")
 def taken(call: OpCall) -> Plan | None:
     """Return an element; PopBack returns the list first, with unchanged placement."""
     element = call.args[0].placement
-    return _planned(call, [element, *_whole(call.args[1:])], [element], element)
+    return _planned(call, element, element)
 
 
 @rule("TensorListSetItem", "TensorListPushBack")
@@ -91,33 +87,30 @@ def scattered(call: OpCall) -> Plan | None:
     if isinstance(given, Shard):
         if given.axis == 0:
             return None
-        given = given.at(given.axis - 1)
+        given = given.without([0])
     element = common((values, Arg(given, (tensor.shape or ())[1:])))
     if element is None:
         return None
-    target = element.at(element.axis + 1) if isinstance(element, Shard) else element
+    target = element.beside(0) if isinstance(element, Shard) else element
     return Plan((element, target, REPLICATE), (element,))
 
 
 @rule("TensorListResize")
 def resized(call: OpCall) -> Plan | None:
     """Remove elements at the end, or add elements that are not set."""
-    element = call.args[0].placement
-    return Plan((element, REPLICATE), (element,))
+    return keeping(call)
 
 
 @rule("TensorListLength", "OptionalHasValue")
 def counted(call: OpCall) -> Plan | None:
     """Count elements; all ranks have the same number."""
-    return Plan((call.args[0].placement,), (REPLICATE,))
+    return keeping(call, REPLICATE)
 
 
 @rule("OptionalFromValue")
 def optional(call: OpCall) -> Plan | None:
     """Give an Optional the placement of its one component."""
-    if len(call.args) != 1:
-        return None
-    return Plan((call.args[0].placement,), (call.args[0].placement,))
+    return keeping(call) if len(call.args) == 1 else None
 
 
 @rule("OptionalGetValue")
@@ -125,7 +118,7 @@ def component(call: OpCall) -> Plan | None:
     """Return the component, whose local size is known on its rank alone."""
     placement, shapes = call.args[0].placement, call.attrs.get("output_shapes") or []
     if not isinstance(placement, Shard):
-        return Plan((placement,), (placement,))
+        return keeping(call)
     if len(shapes) != 1 or shapes[0].unknown_rank:
         return None
     shape = [None if i == placement.axis or d.size < 0 else d.size for i, d in enumerate(shapes[0].dim)]
@@ -152,7 +145,3 @@ def added(args: Sequence[Arg]) -> Plan | None:
     """Add lists, element by element."""
     element = common(args)
     return None if element is None else Plan((element,) * len(args), (element,))
-
-
-def _whole(args: Sequence[Arg]) -> list[Placement]:
-    return [REPLICATE for _ in args]

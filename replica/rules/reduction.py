@@ -3,7 +3,7 @@
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Shard
-from replica.plan import Arg, OpCall, Plan, any_partial, rule
+from replica.plan import Arg, OpCall, Plan, any_partial, keeping, rule
 
 
 @rule("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
@@ -14,15 +14,13 @@ def reduced(call: OpCall) -> Plan | None:
         return None
     if isinstance(arg.placement, Partial):
         linear = call.op == "Sum" or (call.op == "Mean" and _is_exact(arg))
-        return Plan((PARTIAL, REPLICATE), (PARTIAL,)) if linear else None
+        return keeping(call) if linear else None
     if not isinstance(arg.placement, Shard):
         return None
-    axis, keeps = arg.placement.axis, bool(call.attrs.get("keep_dims", False))
-    if axis not in axes:
-        out = axis if keeps else axis - sum(1 for other in axes if other < axis)
-        return Plan((arg.placement, REPLICATE), (arg.placement.at(out),))
+    if arg.placement.axis not in axes:
+        return keeping(call, arg.placement if call.attrs.get("keep_dims", False) else arg.placement.without(axes))
     if call.op == "Sum":
-        return Plan((arg.placement, REPLICATE), (PARTIAL,))
+        return keeping(call, PARTIAL)
     return _mean(arg, axes) if call.op == "Mean" else None
 
 
@@ -71,16 +69,7 @@ def inner(call: OpCall) -> Plan | None:
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - _INNER[call.op]:
         return None
-    return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
-
-
-@rule("Roll")
-def roll(call: OpCall) -> Plan | None:
-    """Roll along dimensions that are not the divided one."""
-    placement, axes = call.args[0].placement, axes_of(call, 2)
-    if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
-        return None
-    return Plan((placement, REPLICATE, REPLICATE), (placement,))
+    return keeping(call)
 
 
 @rule("DenseBincount")
@@ -105,14 +94,13 @@ def arg_max(call: OpCall) -> Plan | None:
     placement, axes = call.args[0].placement, axes_of(call)
     if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
         return None
-    out = placement.axis - sum(1 for axis in axes if axis < placement.axis)
-    return Plan((placement, REPLICATE), (placement.at(out),))
+    return keeping(call, placement.without(axes))
 
 
-@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2")
+@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2", "Roll")
 def along(call: OpCall) -> Plan | None:
     """Run along dimensions that are not the divided one."""
-    placement, axes = call.args[0].placement, axes_of(call)
+    placement, axes = call.args[0].placement, axes_of(call, 2 if call.op == "Roll" else 1)
     if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
         return None
-    return Plan((placement, REPLICATE), (placement,))
+    return keeping(call)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Shard
-from replica.plan import Arg, OpCall, Plan, any_partial, per_rank, rule, widest
+from replica.plan import Arg, OpCall, Plan, any_partial, keeping, per_rank, rule, widest
 
 # Inputs with one entry per row along dimension 0; every output has one, too.
 _ROWS: dict[str, Sequence[int]] = {
@@ -93,7 +93,7 @@ def one_hot(call: OpCall) -> Plan | None:
         return None
     at = int(call.attrs.get("axis", -1))
     at = at if at >= 0 else call.args[0].rank
-    return Plan((placement, REPLICATE, REPLICATE, REPLICATE), (placement.at(placement.axis + (at <= placement.axis)),))
+    return keeping(call, placement.beside(at))
 
 
 @rule("GatherV2")
@@ -170,13 +170,16 @@ def scatter_nd(call: OpCall) -> Plan | None:
     return Plan((shards[0], shards[0], REPLICATE), (PARTIAL,))
 
 
+_UNNAMED = 30  # a bit outside of every specification: a dimension that is not named needs no change of a mask
+
+
 @rule("StridedSlice")
 def strided_slice(call: OpCall) -> Plan | None:
     """Take all of the divided dimension and any part of the others; a slice is linear."""
     arg = call.args[0]
     placement = arg.placement
     if isinstance(placement, Partial):
-        return Plan((PARTIAL, *(REPLICATE,) * 3), (PARTIAL,))
+        return keeping(call)
     if not isinstance(placement, Shard):
         return None
     found = _where(call, arg, placement.axis, call.integers(1), call.integers(2), call.integers(3))
@@ -220,7 +223,7 @@ def _where(
         if dimension != axis:
             continue
         if position is None:
-            return _ellipsis_at(call), out
+            return _UNNAMED, out
         length = (arg.shape or ())[axis]
         mask = 1 << position
         if out < 0 or length is None or strides[position] != 1:
@@ -229,11 +232,6 @@ def _where(
         to_end = int(call.attrs.get("end_mask", 0)) & mask or (end and end[position] >= length)
         return (position, out) if from_start and to_end else None
     return None
-
-
-def _ellipsis_at(call: OpCall) -> int:
-    """Return a bit outside of every specification: the dimension is not named, so no mask has to change."""
-    return 30
 
 
 def _dimensions(call: OpCall, rank: int, count: int) -> Iterator[tuple[int | None, int, int]]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard
-from replica.plan import Array, OpCall, Plan, any_partial, per_rank, rule
+from replica.placement import PARTIAL, REPLICATE, Partial, Shard
+from replica.plan import Array, OpCall, Plan, any_partial, keeping, per_rank, rule
 
 ASKING = frozenset("Shape ShapeN Size Rank TensorListElementShape".split())  # operations that only return shapes
 
@@ -34,7 +34,7 @@ def reshape(call: OpCall) -> Plan | None:
     """Keep a division whose boundaries are also boundaries of the new shape."""
     arg, wanted = call.args[0], call.integers(1)
     if isinstance(arg.placement, Partial):
-        return Plan((PARTIAL, REPLICATE), (PARTIAL,))
+        return keeping(call)
     if not isinstance(arg.placement, Shard) or wanted is None or None in (arg.shape or ()):
         return None
     shape = [n for n in arg.shape or () if n is not None]
@@ -75,8 +75,7 @@ def expand_dims(call: OpCall) -> Plan | None:
     if where is None:
         return None
     at = where[0] % (call.args[0].rank + 1)
-    out = placement.at(placement.axis + (at <= placement.axis)) if isinstance(placement, Shard) else placement
-    return Plan((placement, REPLICATE), (out,))
+    return keeping(call, placement.beside(at) if isinstance(placement, Shard) else placement)
 
 
 @rule("Squeeze")
@@ -88,14 +87,12 @@ def squeeze(call: OpCall) -> Plan | None:
     if not named and None in arg.shape:
         return None
     gone = {int(n) % arg.rank for n in named} or {i for i, n in enumerate(arg.shape) if n == 1}
-    placement = arg.placement
-    if isinstance(placement, Shard):
-        if placement.axis in gone or (not gone and 1 in placement.sizes):
+    out = arg.placement
+    if isinstance(out, Shard):
+        if out.axis in gone or (not gone and 1 in out.sizes):
             return None
-        out: Placement = placement.at(placement.axis - sum(1 for axis in gone if axis < placement.axis))
-    else:
-        out = placement
-    return Plan((placement,), (out,), attrs={"squeeze_dims": sorted(gone)} if gone else {})
+        out = out.without(gone)
+    return Plan((arg.placement,), (out,), attrs={"squeeze_dims": sorted(gone)} if gone else {})
 
 
 @rule("Transpose", "ConjugateTranspose")
@@ -104,8 +101,7 @@ def transpose(call: OpCall) -> Plan | None:
     placement, order = call.args[0].placement, call.integers(1)
     if order is None:
         return None
-    out = placement.at(order.index(placement.axis)) if isinstance(placement, Shard) else placement
-    return Plan((placement, REPLICATE), (out,))
+    return keeping(call, placement.at(order.index(placement.axis)) if isinstance(placement, Shard) else placement)
 
 
 @rule("BroadcastTo")
@@ -128,7 +124,7 @@ def tile(call: OpCall) -> Plan | None:
     placement, multiples = call.args[0].placement, call.integers(1)
     if not isinstance(placement, Shard) or multiples is None or multiples[placement.axis] != 1:
         return None
-    return Plan((placement, REPLICATE), (placement,))
+    return keeping(call)
 
 
 @rule("Pad", "PadV2", "MirrorPad", "MirrorPadGrad")
@@ -139,7 +135,7 @@ def pad(call: OpCall) -> Plan | None:
         return None
     if call.op == "MirrorPadGrad" and 0 in placement.sizes:
         return None
-    return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
+    return keeping(call)
 
 
 @rule("Slice")
@@ -150,7 +146,7 @@ def slice_of(call: OpCall) -> Plan | None:
     if begin is None or size is None:
         return None
     if isinstance(placement, Partial):
-        return Plan((PARTIAL, REPLICATE, REPLICATE), (PARTIAL,))
+        return keeping(call)
     if not isinstance(placement, Shard):
         return None
     axis = placement.axis
@@ -185,7 +181,7 @@ def pack(call: OpCall) -> Plan | None:
     if target is None:
         return None
     at = int(call.attrs.get("axis", 0)) % (call.args[0].rank + 1)
-    return Plan((target,) * len(call.args), (target.at(target.axis + (at <= target.axis)),))
+    return Plan((target,) * len(call.args), (target.beside(at),))
 
 
 def _common(call: OpCall, count: int) -> Shard | None:
@@ -201,26 +197,16 @@ def unpack(call: OpCall) -> Plan | None:
     """Split along another dimension than the divided one."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard):
-        return Plan((placement,), (placement,))
+        return keeping(call)
     at = int(call.attrs.get("axis", 0)) % call.args[0].rank
-    if at == placement.axis:
-        return None
-    return Plan((placement,), (placement.at(placement.axis - (at < placement.axis)),))
+    return None if at == placement.axis else keeping(call, placement.without([at]))
 
 
-@rule("Split")
+@rule("Split", "SplitV")
 def split(call: OpCall) -> Plan | None:
     """Split another dimension than the divided one."""
-    placement, at = call.args[1].placement, call.integers(0)
-    if at is None or (isinstance(placement, Shard) and at[0] % call.args[1].rank == placement.axis):
+    index, axis_index = (1, 0) if call.op == "Split" else (0, 2)
+    placement, at = call.args[index].placement, call.integers(axis_index)
+    if at is None or (isinstance(placement, Shard) and at[0] % call.args[index].rank == placement.axis):
         return None
-    return Plan((REPLICATE, placement), (placement,))
-
-
-@rule("SplitV")
-def split_v(call: OpCall) -> Plan | None:
-    """Split as Split does, into pieces of given sizes."""
-    placement, at = call.args[0].placement, call.integers(2)
-    if at is None or (isinstance(placement, Shard) and at[0] % call.args[0].rank == placement.axis):
-        return None
-    return Plan((placement, REPLICATE, REPLICATE), (placement,))
+    return Plan(tuple(placement if i == index else REPLICATE for i in range(len(call.args))), (placement,))

@@ -35,6 +35,13 @@ def without_links(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -
         raise
 
 
+def write_anew(path: Path, text: str) -> None:
+    """Write a new file that only its user can read, in place of an earlier one."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text + "\n")
+
+
 @dataclass(frozen=True)
 class TcpSocket:
     """A TCP socket of this machine as the kernel lists it: addresses as (hexadecimal IP, port), and the owner's uid."""

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -78,13 +78,18 @@ class TrainingClient:
         """Begin the call that lasts as long as this client; return what the ids of its blobs begin with."""
         # An attribute: gRPC cancels a call to which nothing refers.
         self._held = training_pb2_grpc.BlobServiceStub(self._channel).Hold(HoldRequest(), metadata=self._metadata)
-        late = threading.Timer(CONNECT_TIMEOUT_S, self._held.cancel)  # gRPC's time limit is that of a whole call
-        late.start()
-        try:
-            holder: Holder = next(self._held)
-            return holder.id
-        finally:
-            late.cancel()
+        holder: Holder = first_of(self._held)
+        return holder.id
+
+
+def first_of(call: Any) -> Any:
+    """Return the first message of a stream. A call without one is cancelled after CONNECT_TIMEOUT_S."""
+    late = threading.Timer(CONNECT_TIMEOUT_S, call.cancel)  # gRPC's time limit is that of a whole call
+    late.start()
+    try:
+        return next(call)
+    finally:
+        late.cancel()
 
 
 class Conversation:

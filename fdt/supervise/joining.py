@@ -4,8 +4,6 @@ A run listens beside its engine, with a token of its own. Who joins holds a call
 membership, and the run's end is the end of the call.
 """
 
-import contextlib
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -20,8 +18,9 @@ from fdt.errors import UserError
 from fdt.rpc import join_pb2_grpc
 from fdt.rpc.join_pb2 import JoinRequest, Place
 from fdt.rpc.join_pb2_grpc import JoinServiceStub
+from fdt.security import write_anew
 from fdt.security.auth import TlsIdentity, credentials
-from fdt.service.client import CONNECT_TIMEOUT_S, refused
+from fdt.service.client import first_of, refused
 from fdt.service.transport import bind, new_server, open_channel, stop_server, without_frames
 from fdt.supervise.worker_registry import WorkerRegistry
 
@@ -95,9 +94,9 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
         self._address_file = run_dir / ADDRESS_FILE
         self.token_file = run_dir / TOKEN_FILE if join_endpoint.keep else None
         try:
-            _write_anew(self._address_file, self.address)
+            write_anew(self._address_file, self.address)
             if self.token_file is not None:
-                _write_anew(self.token_file, join_endpoint.token)
+                write_anew(self.token_file, join_endpoint.token)
         except OSError as error:  # for example a full disk
             self._forget_files()
             raise UserError(f"the files for `{engine} join` cannot be written beside the logs: {error}") from None
@@ -134,15 +133,6 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
         admission.over.wait()
 
 
-def _write_anew(path: Path, text: str) -> None:
-    """Write a new file that only its user can read, in place of an earlier run's."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
-
-
 class JoinConnection:
     """A membership of `workers` workers in `engine`'s run at `address`, as long as the call lasts.
 
@@ -165,17 +155,13 @@ class JoinConnection:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _first(self) -> Place:
-        timer = threading.Timer(CONNECT_TIMEOUT_S, self._call.cancel)
-        timer.start()
         try:
-            place: Place = next(self._call)
+            place: Place = first_of(self._call)
             return place
         except StopIteration:
             raise UserError(f"the run at {self._address} is ending") from None
         except grpc.RpcError as error:
             raise _explained(self._engine, self._address, without_frames(error)) from None
-        finally:
-            timer.cancel()
 
     def _listen(self) -> None:
         try:

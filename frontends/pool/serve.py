@@ -114,6 +114,7 @@ def _serve(
     given: Mapping[str, Any],
     identity: "TlsIdentity | None",
 ) -> None:
+    from fdt.security import write_anew
     from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
     from frontends.pool.engines import EnginePool
     from frontends.pool.schedule import Quotas
@@ -131,7 +132,7 @@ def _serve(
             with pool.engine(slots) as engine:
                 engine.start()
             if not chosen:
-                _write_privately(token_file, token)
+                write_anew(token_file, token)
             _announce(name, slots, running.address, None if chosen else token_file, pool.logs)
             threading.Event().wait()
         finally:
@@ -150,9 +151,3 @@ def _announce(name: str, workers: int, address: str, token_file: Path | None, lo
     click.echo(f"{name}: {quantity(workers, 'worker')} at {address}")
     click.echo(f"{name}: token in {token_file or TOKEN_VARIABLE}, logs in {logs}")
     click.echo(f"{name}: to train on it: {name} run --server {address} {option}script.py")
-
-
-def _write_privately(path: Path, content: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(content + "\n")

@@ -86,13 +86,13 @@ def test_who_joins_gets_free_ranks_and_what_a_member_must_know(registry, recepti
 
 
 def test_a_full_disk_is_said_in_one_line(registry, monkeypatch):
-    write_anew = joining._write_anew
+    write_anew = joining.write_anew
 
     def full(path, text):
         write_anew(path, "")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(joining, "_write_anew", full)
+    monkeypatch.setattr(joining, "write_anew", full)
     with pytest.raises(UserError, match="cannot be written beside the logs: .*No space left"):
         listener(registry)
     assert not list(registry.run_dir.iterdir())

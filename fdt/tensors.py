@@ -92,6 +92,11 @@ def _view(spec: TensorSpec, body: memoryview) -> Array:
 def _dtype(name: str) -> np.dtype:
     if name not in NUMBERS:
         raise ValueError(f"a tensor's dtype must be a NumPy number or string. Received: {name!r}")
+    return dtype_of(name)
+
+
+def dtype_of(name: str) -> np.dtype:
+    """Return the dtype of this name, which is NumPy's or of ml_dtypes."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 

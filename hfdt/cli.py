@@ -39,6 +39,7 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.errors import EXIT_CODES, UsageError
+from frontends import SHARED_COMMANDS
 from frontends.pool.serve import serve, serve_options
 from frontends.report import write_run_report
 from frontends.settings import config_options, configure
@@ -86,16 +87,10 @@ main = program(
     NAME,
     "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
     {
-        "attach": "frontends.attach:attach_command",
-        "certs": "fdt.cli.hosts:certs_command",
-        "completion": "frontends.completion:completion_command",
-        "config": "frontends.config_command:config_command",
-        "queue": "frontends.pool.queue_command:queue_command",
+        **SHARED_COMMANDS,
         "inspect": "frontends.inspect_command:hfdt_command",
         "doctor": "hfdt.doctor:doctor_command",
         "join": "hfdt.join_command:join_command",
-        "report": "frontends.report.command:report_command",
-        "ui": "frontends.ui.command:ui_command",
     },
     configure,
 )

@@ -42,6 +42,7 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.errors import EXIT_CODES, UsageError
+from frontends import SHARED_COMMANDS
 from frontends.pool.serve import serve, serve_options
 from frontends.report import write_run_report
 from frontends.settings import config_options, configure
@@ -93,18 +94,12 @@ main = program(
     "Train an unmodified TensorFlow script on several workers, asynchronously, through a parameter server.\n\n"
     + EXAMPLES,
     {
+        **SHARED_COMMANDS,
         "advise": "frontends.advise.command:advise_command",
-        "attach": "frontends.attach:attach_command",
-        "certs": "fdt.cli.hosts:certs_command",
-        "completion": "frontends.completion:completion_command",
-        "config": "frontends.config_command:config_command",
-        "queue": "frontends.pool.queue_command:queue_command",
         "inspect": "frontends.inspect_command:nfdt_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
-        "report": "frontends.report.command:report_command",
         "simulate": "nfdt.simulator.command:simulate_command",
-        "ui": "frontends.ui.command:ui_command",
     },
     configure,
 )

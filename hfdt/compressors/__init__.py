@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from fdt.algorithm_registry import AlgorithmRegistry
+from fdt.tensors import dtype_of
 from fdt.typing import Tensor
 
 Shape = tuple[int, ...] | None  # None: rows of an embedding, whose number differs from step to step
@@ -57,7 +55,7 @@ names, parameters, describe, make = _book.names, _book.parameters, _book.describ
 def sizes(specs: Sequence[tuple[tuple[int, ...], str]]) -> dict[str, list[int]]:
     """Return [bytes that stand for the gradients] by compressor. `specs`: shapes and dtypes of the variables."""
     shapes = [shape for shape, dtype in specs if dtype == "float32"]
-    others = sum(math.prod(shape) * np.dtype(getattr(ml_dtypes, d, d)).itemsize for shape, d in specs if d != "float32")
+    others = sum(math.prod(shape) * dtype_of(d).itemsize for shape, d in specs if d != "float32")
     return {name: [make(name).wire_bytes(shapes) + others] for name in map(_book.defaults, names())}
 
 

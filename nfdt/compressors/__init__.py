@@ -13,11 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import ml_dtypes
-import numpy as np
-
 from fdt.algorithm_registry import AlgorithmRegistry
 from fdt.errors import UsageError
+from fdt.tensors import dtype_of
 from fdt.typing import Array, Vector
 
 LEAST = 1024
@@ -27,7 +25,7 @@ Spec = tuple[tuple[int, ...], str]  # shape, NumPy dtype name
 
 def spec_bytes(spec: Spec) -> int:
     """Return the size of an array in bytes."""
-    return math.prod(spec[0]) * np.dtype(getattr(ml_dtypes, spec[1], spec[1])).itemsize
+    return math.prod(spec[0]) * dtype_of(spec[1]).itemsize
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fdt import ops
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from fdt.service.handlers import StreamBroken
-from fdt.tensors import ALIGNMENT
+from fdt.tensors import ALIGNMENT, dtype_of
 from fdt.typing import Array, Tensor
 from nfdt.compressors import Compression, Spec, TensorCompressor, spec_bytes
 from nfdt.transport.channel import WorkerGradient
@@ -88,9 +88,8 @@ class Buffer:
     def _views(self) -> Iterator[Array]:
         offset = 0
         for shape, name in self.specs:
-            dtype = np.dtype(getattr(ml_dtypes, name, name))
             count = int(np.prod(shape, dtype=np.int64))
-            yield np.frombuffer(self._memory, dtype, count, offset).reshape(shape)
+            yield np.frombuffer(self._memory, dtype_of(name), count, offset).reshape(shape)
             offset += _aligned(spec_bytes((shape, name)))
 
 

@@ -184,7 +184,7 @@ class Remote:
 
     # -- variables ----------------------------------------------------------------------------------------------------
     def _load(self, state: job_pb2.State, metrics: Any) -> None:
-        self._trainable.load(State(model=state.model, optimizer=state.optimizer), self._blobs)
+        self._trainable.load(State.of(state), self._blobs)
         if state.model.id:
             self._model = self._blobs.get_arrays(state.model)
             self._blobs.drop(state.model)

@@ -39,6 +39,11 @@ class State:
     optimizer: BlobRef = field(default_factory=BlobRef)
     metrics: BlobRef = field(default_factory=BlobRef)
 
+    @classmethod
+    def of(cls, message: Any) -> "State":
+        """Return the values of the model and the optimizer in a message that has both."""
+        return cls(message.model, message.optimizer)
+
 
 @dataclass(frozen=True)
 class ArrayData:

@@ -24,12 +24,13 @@ from fdt.rpc.session_pb2 import (
     StepEnd,
 )
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
+from fdt.service import job_data
 from fdt.service.blame import failure
 from fdt.service.member import Member
 from fdt.tensors import numbers, put_logs
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array
-from hfdt.worker import job_data, progress
+from hfdt.worker import progress
 from hfdt.worker.progress import Job, Watch
 from hfdt.worker.suspension import SuspensionVote
 
@@ -122,7 +123,8 @@ class HfdtWorker:
         session = self._session(spec)
         session.load(spec.state, self._member.blobs)
         feeds = job_data.feeds(spec, self._member, lambda wanted: self._send(job, feed_wanted=wanted))
-        source, validation = job_data.opened(spec, self._member.blobs, feeds)
+        source: Any = job_data.opened(spec, spec.data, self._member.blobs, feeds)
+        validation: Any = spec.validation and job_data.opened(spec, spec.validation, self._member.blobs, feeds)
         commits_every, more = progress.plan(spec, session.rule)
         suspension = None
         if is_on(spec.options, "suspendable") and not progress.why_no_commits(spec, session.rule):
@@ -264,7 +266,7 @@ class HfdtWorker:
     def _load(self, changed: job_pb2.State) -> list[Array]:
         """Assign what callbacks changed of the model and its optimizer; return what they changed of the metrics."""
         blobs = self._member.blobs
-        self._job.session.load(State(changed.model, changed.optimizer), blobs)
+        self._job.session.load(State.of(changed), blobs)
         return blobs.get_arrays(changed.metrics) if changed.metrics.id else []
 
     def _probe_again(self, *, each: bool) -> None:

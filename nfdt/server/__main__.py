@@ -45,9 +45,9 @@ class ServerProcess:
         if kind == "setup":
             self._set_up(JobSpec.from_proto(command.setup.job), command.setup)
         elif kind == "epoch":
-            self._shard_service.start_epoch(command.epoch.epoch, _state(command.epoch.changed), command.epoch.begin)
+            self._shard_service.start_epoch(command.epoch.epoch, State.of(command.epoch.changed), command.epoch.begin)
         elif kind == "step":
-            self._shard_service.step(_state(command.step.changed))
+            self._shard_service.step(State.of(command.step.changed))
         elif kind == "end_epoch":
             self._shard_service.stop_epoch()
         elif kind == "suspend":
@@ -114,10 +114,6 @@ class ServerProcess:
         known = isinstance(error, UserError)
         message = str(error) if known else f"server {self._member.rank} failed: {type(error).__name__}: {error}"
         self._send(Event(failed=Failed(message=message, detail="" if known else detail)))
-
-
-def _state(message: Any) -> State:
-    return State(message.model, message.optimizer)
 
 
 def main() -> None:

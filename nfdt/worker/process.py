@@ -80,9 +80,9 @@ class NfdtWorker:
             self._incarnation = command.setup.incarnation
             self._set_up(JobSpec.from_proto(command.setup.job), [reach(peer) for peer in command.setup.peers])
         elif kind == "epoch":
-            self._server.start_epoch(command.epoch.epoch, state_of(command.epoch.changed), command.epoch.begin)
+            self._server.start_epoch(command.epoch.epoch, State.of(command.epoch.changed), command.epoch.begin)
         elif kind == "step":
-            self._server.step(state_of(command.step.changed))
+            self._server.step(State.of(command.step.changed))
         elif kind == "end_epoch":
             self._server.stop_epoch()
         elif kind == "suspend":
@@ -142,11 +142,6 @@ class NfdtWorker:
             step = GradientStep(trainable)
             self._warm = (spec.program.digest, trainable, step)
         return trainable, step
-
-
-def state_of(message: Any) -> State:
-    """Return the state in a message that has the arrays of the model and of the optimizer."""
-    return State(message.model, message.optimizer)
 
 
 def main() -> None:

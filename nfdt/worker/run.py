@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fdt.data import Feed, Source, open_source
-from fdt.job import BatchHooks, FeedData, JobSpec
+from fdt.job import BatchHooks, JobSpec
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.network import Pacer, pacer_of
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
+from fdt.service import job_data
 from fdt.service.member import Member
 from fdt.tensors import put_logs
 from fdt.timeline import SpanRecorder
@@ -86,13 +86,14 @@ class WorkerJob:
         self._send, self._failed, self._incarnation = send, failed, incarnation
         self._options = Options.read(spec.options)
         self._owned = ownerships(trainable, shards)
-        self._feed = self._open_feed()
+        self._feeds = job_data.feeds(spec, member, lambda wanted: self._send(Event(feed_wanted=wanted)))
         rule = algorithm_of(self._options, trainable.model.optimizer, trainable.trainable)
         self.algorithm = algorithm_name(self._options, trainable.model.optimizer, trainable.trainable)
         pacer = pacer_of(member.rank, spec.seed)
         self._step: Any = step.of(rule) if pacer is None else PacedStep(step.of(rule), pacer)
-        self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
-        self._sources = [self._opened() for _ in range(self._lanes)]  # all readers of a pipeline share its position
+        self._lanes = lanes_of(self._options, rule, member.size, fed=bool(self._feeds))
+        # All readers of a pipeline share its position.
+        self._sources = [job_data.opened(spec, spec.data, member.blobs, self._feeds) for _ in range(self._lanes)]
         self.steps: int | None = self._sources[0].steps
         self.notes = [note for note in self._find_notes(rule) if note]
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
@@ -118,8 +119,8 @@ class WorkerJob:
     def finish(self) -> None:
         """End the lanes after the servers release them. A lane that waits for a batch ends with an ignored error."""
         self._finishing = True
-        if self._feed is not None:
-            self._feed.close()
+        for feed in self._feeds.values():
+            feed.close()
         for thread in self._threads:
             thread.join()
 
@@ -248,26 +249,6 @@ class WorkerJob:
         spans, self._send = LaneSpans(recorder), recorder.send
         self._step = TimedStep(self._step, spans)
         return [TimedChannels(each, self._owned, patience_s, spans, lane) for lane, each in enumerate(shards)]
-
-    def _open_feed(self) -> Feed | None:
-        data = self._spec.data
-        if not isinstance(data, FeedData):
-            return None
-        feed = Feed(data.name, self._member.blobs, lambda wanted: self._send(Event(feed_wanted=wanted)))
-        self._member.pass_feeds_to(feed.offer)
-        return feed
-
-    def _opened(self) -> Source:
-        return open_source(
-            self._spec.data,
-            self._spec.fit,
-            self._member.blobs,
-            self._spec.seed,
-            training=True,
-            options=self._spec.options,
-            feed=self._feed,
-            flavor=self._spec.program.flavor,
-        )
 
     def _find_notes(self, rule: AsyncAlgorithm) -> Iterator[str]:
         yield rule.note or approximation(self.algorithm, self._member.size)

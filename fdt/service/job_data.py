@@ -1,12 +1,15 @@
 """A job's data on a rank: its sources, and the queues of batches that the client draws."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdt.blobs import Blobs
 from fdt.job import Data, FeedData, JobSpec
 from fdt.rpc.session_pb2 import FeedWanted
 from fdt.service.member import Member
+
+if TYPE_CHECKING:  # imports TensorFlow, which a worker imports in its own time
+    from fdt.data import Source
 
 
 def fed(spec: JobSpec) -> list[FeedData]:
@@ -29,26 +32,24 @@ def feeds(spec: JobSpec, member: Member, want: Callable[[FeedWanted], None]) -> 
     return found
 
 
-def opened(spec: JobSpec, blobs: Blobs, queues: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the sources of the training and the validation data; None where there is none.
+def opened(spec: JobSpec, data: Data, blobs: Blobs, queues: Mapping[str, Any]) -> "Source":
+    """Return the source of a job's training or validation data.
 
     Args:
         spec: The job.
+        data: One of its data.
         blobs: The store of the data's arrays.
         queues: Result of `feeds`.
     """
     from fdt.data import open_source
 
-    def source(data: Data) -> Any:
-        return open_source(
-            data,
-            spec.fit,
-            blobs,
-            spec.seed,
-            training=data is spec.data,
-            options=spec.options,
-            feed=queues.get(data.name) if isinstance(data, FeedData) else None,
-            flavor=spec.program.flavor,
-        )
-
-    return source(spec.data), None if spec.validation is None else source(spec.validation)
+    return open_source(
+        data,
+        spec.fit,
+        blobs,
+        spec.seed,
+        training=data is spec.data,
+        options=spec.options,
+        feed=queues.get(data.name) if isinstance(data, FeedData) else None,
+        flavor=spec.program.flavor,
+    )

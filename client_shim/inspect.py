@@ -19,7 +19,7 @@ from client_shim.replica.detection import CaptureDetection, detect_capture, seve
 from client_shim.script import run_script
 from client_shim.state import ScriptRun, Settings
 from client_shim.summary import dtype_name, summarize
-from fdt.blobs import LocalBlobs
+from fdt.blobs import Blobs, LocalBlobs
 from fdt.job import FeedData, JobSpec
 from fdt.report import JobSummary, Reporters, Screen, quantity
 from fdt.rpc.training_pb2 import HelloReply
@@ -68,21 +68,17 @@ def inspect(
         UserError: `fit` cannot be captured.
     """
     detected = with_own_updates(detect_capture(script), divides=engine == "hfdt")
-    if detected.capture == "replica" or (engine == "nfdt" and several_optimizers(detected)):
-        if show is not None:
-            show(detected, None)
-        else:
-            print("\n".join([*map(str, detected.findings), *replicas(detected, engine, workers)]))
-        return 0
-    found, code = _first_fit(script, script_args, engine, workers, settings, sizes, cost)
+    own_loop = detected.capture == "replica" or (engine == "nfdt" and several_optimizers(detected))
+    found, code = (None, 0) if own_loop else _first_fit(script, script_args, engine, workers, settings, sizes, cost)
     if found is None and code:
         return code
     if show is not None:
         show(detected, found)
-    elif found is None:
+    elif found is None and not own_loop:
         print(f"{engine}: {script} does not call `fit`: nothing would be sent")
     else:
-        print("\n".join([*map(str, detected.findings), *report(found)]))
+        lines = replicas(detected, engine, workers) if found is None else report(found)
+        print("\n".join([*map(str, detected.findings), *lines]))
     return 0
 
 
@@ -109,7 +105,7 @@ def _first_fit(
     client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
     run = ScriptRun(client, settings, Reporters([Screen(engine, adds_steps=False)]), instead=examined)
     try:
-        with intercepted(lambda *args: _stopping(run, found, *args)):
+        with intercepted(lambda *args: _stopping(run, *args)):
             code = run_script(script, script_args)
     finally:
         blobs.close()
@@ -141,7 +137,7 @@ _SESSIONS = {
 }
 
 
-def _stopping(run: ScriptRun, found: list[Inspection], *args: Any) -> Any:
+def _stopping(run: ScriptRun, *args: Any) -> Any:
     """Run `fit` under `run`; after the inspection raise SystemExit, which the script's error handlers ignore."""
     try:
         return fit_remotely(run, *args)
@@ -153,14 +149,18 @@ def examine(
     run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec, *, timed: bool = True
 ) -> Inspection:
     """Return the numbers of a captured `fit`. `timed`: measure a step where the script's process does not read data."""
-    from fdt.data import open_source  # imports TensorFlow, which the script has loaded by now
-
     step_s = None
     if timed and not isinstance(job.data, FeedData):
-        source = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name)
-        step_s = time_step(call.model, trainable, source.first_batch())
+        step_s = time_step(call.model, trainable, first_batch(call, job, run.blobs))
     summary = summarize(run, call, captured, trainable, job, 0)
     return Inspection(summary, captured.facts.note, step_s, mapped=captured.facts.mapped)
+
+
+def first_batch(call: FitCall, job: JobSpec, blobs: Blobs) -> Any:
+    """Return the first training batch of a captured `fit`, which workers read by themselves."""
+    from fdt.data import open_source  # imports TensorFlow, which the script has loaded by now
+
+    return open_source(job.data, job.fit, blobs, job.seed, training=True, flavor=call.flavor.name).first_batch()
 
 
 def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
@@ -170,15 +170,11 @@ def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
     """
     import tensorflow as tf
 
-    saved = [array.copy() for array in trainable.model_arrays()], [a.copy() for a in trainable.optimizer_arrays()]
     step = tf.function(model.train_step, reduce_retracing=True)
-    try:
+    with trainable.restored():
         step(batch)
         started = time.perf_counter()
         for _ in range(TIMED_STEPS):
             logs = step(batch)
         tf.nest.map_structure(lambda value: value.numpy(), logs)
         return (time.perf_counter() - started) / TIMED_STEPS
-    finally:
-        trainable.write_model(saved[0])
-        trainable.write_optimizer(saved[1])

@@ -1,7 +1,8 @@
 """A rebuilt program: the model that a worker or a server trains, with its variables."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import Program, State
 from fdt.keras import Flavor, named
-from fdt.typing import Array
+from fdt.typing import Array, Variable
 
 LEFT_OUT = np.empty(0, np.bytes_)  # in a group of a State: the variable keeps its value
 
@@ -42,13 +43,13 @@ class Trainable:
 
     def model_arrays(self) -> list[Array]:
         """Return copies of the values of `trainable` followed by `non_trainable`."""
-        return self.flavor.read([*self.trainable, *self.non_trainable])
+        return read([*self.trainable, *self.non_trainable])
 
     def optimizer_arrays(self) -> list[Array]:
-        return self.flavor.read(self.optimizer)
+        return read(self.optimizer)
 
     def metric_arrays(self) -> list[Array]:
-        return self.flavor.read(self.metrics)
+        return read(self.metrics)
 
     def write_model(self, arrays: list[Array]) -> None:
         """Assign the values that are not LEFT_OUT. Raises CaptureError that names the variable that does not fit."""
@@ -59,7 +60,7 @@ class Trainable:
         self._write(self.optimizer, arrays)
 
     def write_metrics(self, arrays: list[Array]) -> None:
-        self.flavor.write(self.metrics, arrays)
+        write(self.metrics, arrays)
 
     def load(self, state: State, blobs: Blobs) -> None:
         """Assign the groups that `state` has. No blob is dropped."""
@@ -71,7 +72,17 @@ class Trainable:
     def _write(self, variables: list[Any], arrays: list[Array]) -> None:
         left_out = {i for i, array in enumerate(arrays) if array.dtype == object and array.shape == (0,)}
         given = [v for i, v in enumerate(variables) if i not in left_out]
-        self.flavor.write(given, [a for i, a in enumerate(arrays) if i not in left_out])
+        write(given, [a for i, a in enumerate(arrays) if i not in left_out])
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Let the model's and the optimizer's variables change within; at the end they have their values again."""
+        model, optimizer = self.model_arrays(), self.optimizer_arrays()
+        try:
+            yield
+        finally:
+            self.write_model(model)
+            self.write_optimizer(optimizer)
 
     def layout(self) -> dict[str, list[list[Any]]]:
         """Return shape, dtype and name of every variable by group, as JSON. Shapes and dtypes are equal everywhere."""
@@ -79,17 +90,39 @@ class Trainable:
         return {name: [_describe(v) for v in variables] for name, variables in groups.items()}
 
 
+def read(variables: Sequence[Variable]) -> list[Array]:
+    """Return copies of the values: variables are assigned in place, so views would change later."""
+    return [np.array(np.asarray(variable)) for variable in variables]
+
+
+def write(variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
+    """Assign `arrays` to `variables`. Raises CaptureError, before any assignment, when number or shape differ."""
+    if len(variables) != len(arrays):
+        raise CaptureError(
+            f"a state must hold one array per variable. Received: {len(arrays)} for {len(variables)} variables"
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        if not variable.shape.is_compatible_with(array.shape):
+            name = getattr(variable, "path", variable.name)
+            raise CaptureError(
+                f"an array of the state has another shape than its variable: {array.shape}, {name} has {variable.shape}"
+            )
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+
+
 def build(program: Program, blobs: Blobs) -> Trainable:
     """Build and compile the model of `program`; its variables are zero until a State is loaded.
 
     Raises CaptureError when the result has other variables than the client's model.
     """
-    from fdt.keras.variables import undecorate_steps  # imports TensorFlow
+    from fdt.keras import pickling  # imports TensorFlow, which the script must import first
+    from fdt.keras.variables import undecorate_steps
 
     config = json.loads(bytes(blobs.get(program.config)))
     flavor = named(program.flavor)
     flavor.apply_settings(config["settings"])
-    trainable = Trainable(flavor, *flavor.loads(blobs.get(program.objects)))
+    trainable = Trainable(flavor, *pickling.loads(blobs.get(program.objects)))
     _check(config["layout"], trainable)
     undecorate_steps(trainable.model)
     return trainable

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from fdt.errors import CaptureError
-from fdt.typing import Array, Model, Optimizer, Variable
+from fdt.typing import Model, Optimizer, Variable
 
 ApplyNow = Callable[[list[Any], list[Variable]], Any]  # Keras's original apply: (gradients, variables)
 Apply = Callable[[ApplyNow, list[Any], list[Variable]], Any]
@@ -44,14 +44,6 @@ class Flavor(Protocol):
         """Return the variables of the metrics in the order of `model.metrics`, including the loss trackers."""
         ...
 
-    def read(self, variables: Sequence[Variable]) -> list[Array]:
-        """Return copies of the values."""
-        ...
-
-    def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-        """Assign the arrays. Raises CaptureError that names the first variable whose shape does not fit."""
-        ...
-
     # -- programs ---------------------------------------------------------------------------------------------------
     def refuse(self, model: Model) -> None:
         """Raise CaptureError for a model that cannot be sent to workers whatever it contains."""
@@ -82,7 +74,7 @@ class Flavor(Protocol):
         ...
 
     def dumps(self, model: Model) -> tuple[bytes, list[Variable]]:
-        """Pickle the built, compiled model by value, without the values of its variables.
+        """Pickle the built, compiled model by value, without the values of its variables; `pickling.loads` reads it.
 
         Returns:
             The pickles, and the script variables: those that the model's code refers to and no list above has.
@@ -90,10 +82,6 @@ class Flavor(Protocol):
         Raises:
             CaptureError: An attribute cannot be pickled.
         """
-        ...
-
-    def loads(self, data: bytes | memoryview) -> tuple[Model, list[Variable]]:
-        """Return the model that `dumps` pickled, and its script variables."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -110,22 +98,6 @@ class Flavor(Protocol):
         ...
 
 
-def write(variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-    """Assign `arrays` to `variables`. Raises CaptureError, before any assignment, when number or shape differ."""
-    if len(variables) != len(arrays):
-        raise CaptureError(
-            f"a state must hold one array per variable. Received: {len(arrays)} for {len(variables)} variables"
-        )
-    for variable, array in zip(variables, arrays, strict=True):
-        if not variable.shape.is_compatible_with(array.shape):
-            name = getattr(variable, "path", variable.name)
-            raise CaptureError(
-                f"an array of the state has another shape than its variable: {array.shape}, {name} has {variable.shape}"
-            )
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
-
-
 def refuse_strategy(strategy: Any) -> None:
     """Raise CaptureError for a model that was made under a tf.distribute strategy."""
     if strategy is not None and type(strategy).__name__ != "_DefaultDistributionStrategy":
@@ -133,6 +105,16 @@ def refuse_strategy(strategy: Any) -> None:
             f"the model was made in the scope of {type(strategy).__name__}, which distributes the training itself. "
             "Remove the scope, or train with plain python"
         )
+
+
+def all_variables(flavor: Flavor, model: Model) -> list[Variable]:
+    """Return the variables of a model, its optimizers and its metrics."""
+    return [
+        *flavor.trainable(model),
+        *flavor.non_trainable(model),
+        *flavor.optimizer(model),
+        *flavor.metrics(model),
+    ]
 
 
 def unique(variables: Sequence[Variable], *, without: Sequence[Variable] = ()) -> list[Variable]:

@@ -1,16 +1,15 @@
 """The flavor of Keras 3 on TensorFlow."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from fdt.compat.keras3 import DynamicBackend, KerasSaveable, Operation, pythonify_logs, tracking
-from fdt.keras import Apply, attribute, natives, pickling, refuse_strategy, unique, write
+from fdt.keras import Apply, all_variables, attribute, natives, pickling, refuse_strategy, unique
 from fdt.keras.variables import Traced, trace_step, trace_unbuilt
-from fdt.typing import Array, Model, Optimizer, Variable
+from fdt.typing import Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "_initial_epoch")  # set by fit and evaluate
 _BOUND = ("build", "quantize")  # created by Layer.__new__
@@ -50,12 +49,6 @@ class Keras3:
     def metrics(self, model: Model) -> list[Variable]:
         return unique(model.metrics_variables)
 
-    def read(self, variables: Sequence[Variable]) -> list[Array]:
-        return natives.read(variables)
-
-    def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-        write(variables, arrays)
-
     def refuse(self, model: Model) -> None:
         refuse_strategy(model._distribute_strategy)
 
@@ -89,12 +82,7 @@ class Keras3:
         self._traced.add(model)
 
     def dumps(self, model: Model) -> tuple[bytes, list[Variable]]:
-        pickled_variables = [
-            *self.trainable(model),
-            *self.non_trainable(model),
-            *self.optimizer(model),
-            *self.metrics(model),
-        ]
+        pickled_variables = all_variables(self, model)
         for part in (model._compile_metrics, model._compile_loss, model._loss_tracker):
             pickled_variables += getattr(part, "variables", [])  # also those that an overridden `metrics` omits
         owners = {id(v._value): v for v in pickled_variables if isinstance(v, keras.Variable)}
@@ -104,9 +92,6 @@ class Keras3:
 
         reduces = (reduce_value, _reduce_variable, _reduce_object)
         return pickling.dumps(model, reduces, frozenset(map(id, pickled_variables)))
-
-    def loads(self, data: bytes | memoryview) -> tuple[Model, list[Variable]]:
-        return pickling.loads(data)
 
     def settings(self) -> dict[str, Any]:
         config = keras.config

@@ -4,7 +4,7 @@ TensorFlow's are variables, functions, tables and wrapped containers. The search
 pickled, starting from the object whose record failed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -148,11 +148,6 @@ def _fill_items(mapping: Any, items: list[tuple[Any, Any]]) -> None:
 
 def _fill_set(target: Any, items: list[Any]) -> None:
     target.update(items)
-
-
-def read(variables: Sequence[Any]) -> list[np.ndarray]:
-    """Return copies of the values: variables are assigned in place, so views would change later."""
-    return [np.array(np.asarray(variable)) for variable in variables]
 
 
 def reduce_table(obj: Any) -> Any:

@@ -17,9 +17,9 @@ from fdt.compat.tf_keras import (
     tf_op_layer,
     tf_utils,
 )
-from fdt.keras import Apply, attribute, natives, pickling, refuse_strategy, unique, write
+from fdt.keras import Apply, all_variables, attribute, natives, pickling, refuse_strategy, unique
 from fdt.keras.variables import Traced, call_converted, trace_step, trace_unbuilt
-from fdt.typing import Array, Model, Optimizer, Variable
+from fdt.typing import Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function", "_training_state")
 _DROPPED = ("history", "stop_training", "_eval_data_handler", "_obj_reference_counts_dict")
@@ -63,12 +63,6 @@ class TfKeras:
     def metrics(self, model: Model) -> list[Variable]:
         return unique([v for metric in model.metrics for v in metric.variables])
 
-    def read(self, variables: Sequence[Variable]) -> list[Array]:
-        return natives.read(variables)
-
-    def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-        write(variables, arrays)
-
     def refuse(self, model: Model) -> None:
         refuse_strategy(model.distribute_strategy)
 
@@ -97,20 +91,12 @@ class TfKeras:
         self._traced.add(model)
 
     def dumps(self, model: Model) -> tuple[bytes, list[Variable]]:
-        pickled_variables = [
-            *self.trainable(model),
-            *self.non_trainable(model),
-            *self.optimizer(model),
-            *self.metrics(model),
-        ]
+        pickled_variables = all_variables(self, model)
         for part in (model.compiled_loss, model.compiled_metrics):
             pickled_variables += [v for metric in (part.metrics if part is not None else ()) for v in metric.variables]
         inner = [v._variable for v in pickled_variables if isinstance(v, autocast_variable.AutoCastVariable)]
         ids = frozenset(map(id, [*pickled_variables, *inner]))
         return pickling.dumps(model, (_reduce_object,), ids, [model._steps_per_execution])
-
-    def loads(self, data: bytes | memoryview) -> tuple[Model, list[Variable]]:
-        return pickling.loads(data)
 
     def settings(self) -> dict[str, Any]:
         backend = tf_keras.backend

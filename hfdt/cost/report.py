@@ -80,14 +80,14 @@ def measured_cost(
     Raises:
         UserError: The job cannot be trained.
     """
-    from fdt.data import open_source
+    from client_shim.inspect import first_batch
     from hfdt.cost import ranks, step
 
-    source = open_source(job.data, job.fit, blobs, job.seed, training=True, flavor=call.flavor.name)
+    batch = first_batch(call, job, blobs)
     sizes = [n for n in sorted({*SIZES, summary.workers}) if n <= cores()]
     listed = ", ".join(map(str, sizes))
     note(f"measuring the cost: short runs of -np {listed} (--no-cost leaves them out)")
-    traced = step.traced_steps(call.model, trainable, source.first_batch(), SIZES[-1])
+    traced = step.traced_steps(call.model, trainable, batch, SIZES[-1])
     run = functools.partial(ranks.measure, blobs=blobs, steps=summary.steps_per_epoch, step_s=traced[0].seconds)
     runs, of = {n: run(job, workers=n) for n in sizes}, step.model_bytes(trainable)
     most, sharded = max(sizes), None

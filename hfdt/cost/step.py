@@ -8,7 +8,7 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -65,24 +65,13 @@ def traced_steps(model: Any, trainable: Trainable, batch: Any, most: int) -> lis
     """
     rows, found = int(rows_of(batch)), []
     parts = [1] + ([min(most, rows)] if rows > 1 else [])
-    with _on_one_core(trainable):
+    with trainable.restored(), bound_to_share(0, cores()):  # on one core
         for n in parts:
             mine, _ = cut_batch(batch, 0, n)
             step = tf.function(model.train_step, jit_compile=bool(model.jit_compile))
             activations, unknown = _activations(step.get_concrete_function(mine).graph)
             found.append(TracedStep(rows // n, activations, unknown, fastest(functools.partial(step, mine))))
     return found
-
-
-@contextlib.contextmanager
-def _on_one_core(trainable: Trainable) -> Iterator[None]:
-    saved = trainable.model_arrays(), trainable.optimizer_arrays()
-    try:
-        with bound_to_share(0, cores()):
-            yield
-    finally:
-        trainable.write_model(saved[0])
-        trainable.write_optimizer(saved[1])
 
 
 def fastest(call: Callable[[], Any]) -> float:

@@ -20,6 +20,7 @@ from fdt import compat
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable, variables_of_slots
 from fdt.patches import Patch, patched
+from fdt.trainable import read
 from fdt.typing import Array, Tensor
 from hfdt.algorithm import Tree
 from hfdt.collectives import Comm
@@ -105,8 +106,8 @@ class ShardedOptimizer:
 
         With EMA it is all weights in Keras 3; in tf_keras it is `variables`.
         """
-        read = self._weights if self.optimizer.use_ema and self._flavor == "keras" else variables
-        return [(v, part) for v in read if (part := self.part(v)) is not None]
+        used = self._weights if self.optimizer.use_ema and self._flavor == "keras" else variables
+        return [(v, part) for v in used if (part := self.part(v)) is not None]
 
     def target(self, variable: Any) -> Any:
         """Return the variable that the optimizer updates in place of a trainable variable."""
@@ -145,7 +146,7 @@ class ShardedOptimizer:
         """Return the values of `Trainable.optimizer`, slots whole. A collective."""
         variables = self._trainable.optimizer
         places = [i for i, v in enumerate(variables) if id(v) in self._slots]
-        values: list[Array] = self._trainable.flavor.read(variables)
+        values = read(variables)
         gathered = self._comm.all_gather([values[i] for i in places], "hfdt.slots") if places else []
         for place, rows in zip(places, gathered, strict=True):
             values[place] = self._slots[id(variables[place])].whole(rows).numpy()

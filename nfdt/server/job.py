@@ -23,7 +23,7 @@ from fdt.job import BatchHooks, FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event, StepEnd
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
-from fdt.trainable import Trainable
+from fdt.trainable import Trainable, read, write
 from fdt.typing import Array
 from nfdt import compressors
 from nfdt.algorithm import AsyncAlgorithm
@@ -145,7 +145,7 @@ def save(
     """
     if not job.options.checkpoint_s:
         return
-    groups = [job.trainable.flavor.read(group) for group in job.groups]
+    groups = [read(group) for group in job.groups]
     rule = core.shared, {worker: slot.mine for worker, slot in core.worker_states.items()}
     slots = {worker: (slot.version, slot.last_push) for worker, slot in core.worker_states.items()}
     end_bytes = None if end is None else end.SerializeToString()
@@ -172,7 +172,7 @@ def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, Ep
     rule, slots, version, pulls, sizes, unused, decided, end_bytes = pickle.loads(head.tobytes())
     rest = iter(arrays)
     for group, size in zip(job.groups, sizes, strict=True):
-        job.trainable.flavor.write(group, list(islice(rest, size)))
+        write(group, list(islice(rest, size)))
     job.applier.restore(unused)
     shared, mine = lower(rule, [tf.constant(array) for array in rest])
     states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}

@@ -15,7 +15,7 @@ from fdt.data import open_source
 from fdt.errors import UserError
 from fdt.job import FitArguments, State
 from fdt.keras import flavor_of
-from fdt.trainable import Trainable
+from fdt.trainable import Trainable, read
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.worker.session import RankProgram, patches
 from hfdt.worker.sharded_optimizer import check_elementwise
@@ -89,7 +89,7 @@ def alone(model, x, rows=slice(None)):
     x, y = x[rows], Y[rows]
     for start in [*range(0, len(x), 8)] * 2:
         model.train_on_batch(x[start : start + 8], y[start : start + 8])
-    return [*model.get_weights(), *flavor_of(model).read(flavor_of(model).optimizer(model))]
+    return [*model.get_weights(), *read(flavor_of(model).optimizer(model))]
 
 
 def trained(size, make, optimizer, x=X, **options):

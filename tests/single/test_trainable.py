@@ -16,7 +16,7 @@ from fdt.errors import CaptureError
 from fdt.job import JobSpec, State
 from fdt.keras import flavor_of, named
 from fdt.rpc import job_pb2
-from fdt.trainable import Trainable, build
+from fdt.trainable import Trainable, build, read, write
 from tests.single import model_zoo
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -175,11 +175,11 @@ def test_a_state_that_does_not_fit_names_the_variable() -> None:
 
     model, _, _ = model_zoo.dense(keras)
     flavor = named("keras")
-    arrays = flavor.read(flavor.trainable(model))
+    arrays = read(flavor.trainable(model))
     with pytest.raises(CaptureError, match=r"\(2, 2\), .*kernel has \(8, 3\)"):
-        flavor.write(flavor.trainable(model), [*arrays[:2], np.zeros((2, 2)), arrays[3]])
+        write(flavor.trainable(model), [*arrays[:2], np.zeros((2, 2)), arrays[3]])
     with pytest.raises(CaptureError, match="Received: 3 for 4"):
-        flavor.write(flavor.trainable(model), arrays[:3])
+        write(flavor.trainable(model), arrays[:3])
 
 
 def test_groups_share_no_variable() -> None:

@@ -1,5 +1,6 @@
 """Client side of a run: run an unmodified script in this process and send each `fit` to an engine of workers."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,28 +43,31 @@ def run(
     Raises:
         UserError: The script or one of its `fit` calls cannot be run; the message is one line.
     """
-    together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
     state = ScriptRun(
-        client, settings or Settings(), together, directory=directory, preemption=preemption or Preemption()
+        client, settings or Settings(), _one(reporters), directory=directory, preemption=preemption or Preemption()
     )
     if directory is not None:
         from client_shim.seeding import seed_all
 
         seed_all(directory.arguments.seed)  # a resumed run must draw the same numbers again
 
-    def fit(original: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # Imported at the first `fit`, because a script may never call one.
-        from client_shim.fit import fit_remotely
-
-        return fit_remotely(state, original, model, args, kwargs)
-
     allowed, trained = lambda: state.busy or state.settings.own_loops, lambda: state.fits > 0
-    with intercepted(fit), own_loops_refused(allowed, trained), recorded():
+    with intercepted(functools.partial(_fit, state)), own_loops_refused(allowed, trained), recorded():
         code = run_script(script, argv)
     if code == 0 and not state.fits:
-        together.note("the script called no fit(), so nothing was trained on workers")
+        state.reporters.note("the script called no fit(), so nothing was trained on workers")
     return code
 
 
-def _listed(reporters: Reporter | Sequence[Reporter]) -> Sequence[Reporter]:
-    return [reporters] if isinstance(reporters, Reporter) else reporters
+def _fit(
+    state: ScriptRun, original: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    from client_shim.fit import fit_remotely  # not before the first `fit`, because a script may never call one
+
+    return fit_remotely(state, original, model, args, kwargs)
+
+
+def _one(reporters: Reporter | Sequence[Reporter]) -> Reporters:
+    if isinstance(reporters, Reporters):
+        return reporters
+    return Reporters([reporters] if isinstance(reporters, Reporter) else reporters)

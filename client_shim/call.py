@@ -1,12 +1,13 @@
 """One call of `fit`: the model, the bound arguments and the callbacks."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from client_shim.callbacks import batch_hooks
 from fdt.job import BatchHooks
-from fdt.keras import Flavor
+from fdt.keras import Flavor, flavor_of
 
 Original = Callable[..., Any]
 
@@ -36,6 +37,13 @@ class FitCall:
         inner = getattr(given, "callbacks", given)  # a CallbackList
         self.callbacks = _flat(inner)
         self.hooks = batch_hooks(self.callbacks)
+
+    @classmethod
+    def of(cls, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "FitCall":
+        """Return the call `model.fit(*args, **kwargs)`."""
+        bound = inspect.signature(original).bind(model, *args, **kwargs)
+        bound.apply_defaults()
+        return cls(original, model, dict(list(bound.arguments.items())[1:]), flavor_of(model))
 
     def local(self) -> Any:
         """Run Keras's own `fit` in this process."""

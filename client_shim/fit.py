@@ -6,8 +6,8 @@ The train function has the engine train the epoch, then writes weights, optimize
 """
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from client_shim.call import FitCall, Original, without_nothing
@@ -23,10 +23,9 @@ from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from client_shim.validation import ClientValidation
 from client_shim.watched import watched_list
-from fdt.blobs import Blobs
 from fdt.errors import WorkerError
 from fdt.job import BatchHooks, JobSpec
-from fdt.keras import attribute, flavor_of
+from fdt.keras import attribute
 from fdt.signals import held_back, released
 from fdt.trainable import Trainable
 
@@ -44,14 +43,12 @@ def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any
     Returns:
         The History that Keras's own `fit` returns.
     """
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
-    bound.apply_defaults()
-    arguments = dict(list(bound.arguments.items())[1:])
-    call = FitCall(original, model, arguments, flavor_of(model))
+    call = FitCall.of(original, model, args, kwargs)
     if run.busy:  # a callback trains another model
         with _unreplaced(model):
             return call.local()
     call.flavor.refuse(model)
+    arguments = call.arguments
     if not call.flavor.compiled(model) or arguments["epochs"] <= (arguments["initial_epoch"] or 0):
         return call.local()  # Keras raises its own error, or trains no epoch
     with run.fitting():
@@ -84,7 +81,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         refs += [job.state.model, job.state.optimizer]
         if run.instead is not None:
             return run.instead(run, call, captured, trainable, job)
-        return _train(run, call, captured, trainable, job, fit_checkpoints)
+        return _train(_CapturedFit(run, call, captured, trainable, job, fit_checkpoints))
     finally:
         for ref in refs:
             run.blobs.drop(ref)
@@ -111,43 +108,40 @@ def _fit_checkpoints(
     return fit_checkpoints
 
 
-def _train(
-    run: ScriptRun,
-    call: FitCall,
-    captured: Captured,
-    trainable: Trainable,
-    job: JobSpec,
-    fit_checkpoints: FitCheckpoints | None,
-) -> Any:
+@dataclass(frozen=True)
+class _CapturedFit:
+    """A call of `fit` whose model and data have been captured; `fit_checkpoints` is None where nothing is saved."""
+
+    run: ScriptRun
+    call: FitCall
+    captured: Captured
+    trainable: Trainable
+    job: JobSpec
+    fit_checkpoints: FitCheckpoints | None
+
+
+def _train(fit: _CapturedFit) -> Any:
     with held_back():
-        talk: EngineChannel = run.client.train()
+        talk: EngineChannel = fit.run.client.train()
     with held_back(talk.interrupt):
-        return _converse(run, call, captured, trainable, job, fit_checkpoints, talk)
+        return _converse(fit, talk)
 
 
-def _converse(
-    run: ScriptRun,
-    call: FitCall,
-    captured: Captured,
-    trainable: Trainable,
-    job: JobSpec,
-    fit_checkpoints: FitCheckpoints | None,
-    talk: EngineChannel,
-) -> Any:
+def _converse(fit: _CapturedFit, talk: EngineChannel) -> Any:
+    run, job, fit_checkpoints = fit.run, fit.job, fit.fit_checkpoints
     trained = run.fits > 1 or fit_checkpoints is not None
-    check = _program_check(call, job.program.digest, trained=trained)
-    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check)
-    feeder = start_feeder(captured, talk, run.blobs, job)
+    check = _program_check(fit.call, job.program.digest, trained=trained)
+    remote = Remote(job, fit.trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check)
+    feeder = fit.captured.start_feeder(talk, run.blobs, job.id, job.fit.initial_epoch)
     try:
         ready = started(remote, feeder, trained=trained, starts_over=run.settings.starts_over)
         if fit_checkpoints is not None and ready.suspendable:
             fit_checkpoints.expect_commits()
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
-        run.reporters.job(summarize(run, call, captured, trainable, job, ready.steps_per_epoch))
-        remotely, steps = job.validation is not None, ready.steps_per_epoch
+        run.reporters.job(summarize(run, fit.call, fit.captured, fit.trainable, job, ready.steps_per_epoch))
         with run.preemption.training():
-            history = _loop(call, captured, remote, steps, remotely=remotely, fit_checkpoints=fit_checkpoints)
+            history = _loop(fit, remote, ready.steps_per_epoch)
             remote.finish()
             if fit_checkpoints is not None:
                 fit_checkpoints.finished()
@@ -179,16 +173,9 @@ def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[],
     return check
 
 
-def _loop(
-    call: FitCall,
-    captured: Captured,
-    remote: Remote,
-    steps: int,
-    *,
-    remotely: bool,
-    fit_checkpoints: FitCheckpoints | None,
-) -> Any:
+def _loop(fit: _CapturedFit, remote: Remote, steps: int) -> Any:
     """Run Keras's own `fit` with its train function replaced."""
+    call, fit_checkpoints = fit.call, fit.fit_checkpoints
     arguments, model = call.arguments, call.model
     stepwise = call.hooks is not BatchHooks.NONE
     callbacks = watched_list(
@@ -207,10 +194,10 @@ def _loop(
     if fit_checkpoints is not None:
         fit_checkpoints.prepare()
         own["initial_epoch"], own["epochs"] = fit_checkpoints.first, fit_checkpoints.last
-    own["validation_data"] = captured.validation_data
+    own["validation_data"] = fit.captured.validation_data
     own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
-    validation = ClientValidation(call, captured, own["initial_epoch"] or 0)
-    evaluate = _evaluate(call, remote, stepwise) if remotely else validation.evaluate
+    validation = ClientValidation(call, fit.captured, own["initial_epoch"] or 0)
+    evaluate = validation.evaluate if fit.job.validation is None else _evaluate(call, remote, stepwise)
     x = _virtual(steps if stepwise else 1)
     with _replaced(call, remote, stepwise, evaluate):
         return call.original(model, x=x, verbose=0, callbacks=callbacks, shuffle=False, **own)
@@ -243,6 +230,7 @@ _REPLACED = ("train_function", "make_train_function", "evaluate")
 
 @contextlib.contextmanager
 def _replaced(call: FitCall, remote: Remote, stepwise: bool, evaluate: Callable[..., Any]) -> Iterator[None]:
+    """Within the context, `model` trains on the engine, and `evaluate` takes the place of its own."""
     model = call.model
     count = call.flavor.steps_per_execution(model)
 
@@ -284,9 +272,3 @@ def _evaluate(call: FitCall, remote: Remote, stepwise: bool) -> Callable[..., An
         return logs
 
     return evaluate
-
-
-def start_feeder(captured: Captured, talk: EngineChannel, blobs: Blobs, job: JobSpec) -> Any:
-    """Start the thread that draws the batches only the client can draw; return None when there are none."""
-    start = getattr(captured, "start_feeder", None)
-    return start(talk, blobs, job.id, job.fit.initial_epoch) if start else None

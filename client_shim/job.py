@@ -71,8 +71,7 @@ def make_job(
         seed: The job's seed; see `seed_of`.
         fit_checkpoints: The checkpoints of this `fit`, which may set the first epoch.
     """
-    first = _first_epoch(call, captured, fit_checkpoints)
-    arguments, blobs = call.arguments, run.blobs
+    blobs = run.blobs
     suspendable = fit_checkpoints is not None or "elastic" in run.settings.options
     return JobSpec(
         id=secrets.token_hex(8),
@@ -80,18 +79,23 @@ def make_job(
         state=State(blobs.put_arrays(trainable.model_arrays()), blobs.put_arrays(trainable.optimizer_arrays())),
         data=captured.train,
         validation=captured.validation,
-        fit=FitArguments(
-            batch_size=(captured.facts.batch or 0) if captured.facts.kind == "arrays" else 0,
-            epochs=arguments["epochs"],
-            initial_epoch=first,
-            shuffle=bool(arguments["shuffle"]),
-            steps_per_epoch=max(arguments["steps_per_epoch"] or 0, 0),
-            validation_batch_size=arguments["validation_batch_size"] or arguments["batch_size"] or 0,
-            validation_steps=arguments["validation_steps"] or 0,
-            batch_hooks=call.hooks,
-        ),
+        fit=_fit_arguments(call, captured, _first_epoch(call, captured, fit_checkpoints)),
         seed=seed,
         options=run.settings.options | ({"suspendable": "1"} if suspendable else {}),
+    )
+
+
+def _fit_arguments(call: FitCall, captured: Captured, initial_epoch: int) -> FitArguments:
+    arguments, facts = call.arguments, captured.facts
+    return FitArguments(
+        batch_size=(facts.batch or 0) if facts.kind == "arrays" else 0,
+        epochs=arguments["epochs"],
+        initial_epoch=initial_epoch,
+        shuffle=bool(arguments["shuffle"]),
+        steps_per_epoch=max(arguments["steps_per_epoch"] or 0, 0),
+        validation_batch_size=arguments["validation_batch_size"] or arguments["batch_size"] or 0,
+        validation_steps=arguments["validation_steps"] or 0,
+        batch_hooks=call.hooks,
     )
 
 

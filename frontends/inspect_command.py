@@ -75,9 +75,7 @@ def _inspect(engine: str, script: str, script_args: list[str], given: Mapping[st
             code = run(show=lambda detected, first: found.append(_as_json(detected, first)))
     for each in found:
         click.echo(json.dumps({"command": f"{engine} inspect", "script": script, **each}))
-    if (stdout := sys.__stdout__) is not None and sys.stdout is stdout:
-        stdout.flush()
-        os.dup2(2, 1)  # what the script prints at its interpreter's exit goes to stderr, too
+    end_stdout()
     return code
 
 
@@ -91,6 +89,13 @@ def _as_json(detected: "CaptureDetection", found: "Inspection | None") -> dict[s
     cost = None if found.cost is None else found.cost.values
     fit = {**asdict(found.job), "note": found.note, "mapped": found.mapped, **measured}
     return {"capture": "extract", "calls": calls, "fit": {**fit, "compressed": compressed_bytes(found), "cost": cost}}
+
+
+def end_stdout() -> None:
+    """Send what the script prints at its interpreter's exit to stderr."""
+    if (stdout := sys.__stdout__) is not None and sys.stdout is stdout:
+        stdout.flush()
+        os.dup2(2, 1)
 
 
 @contextlib.contextmanager

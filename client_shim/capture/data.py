@@ -170,14 +170,15 @@ def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
 
 def _take(flavor: str, blobs: Blobs, side: _Side, divide: bool) -> _CapturedSide | str:
     """Return data that workers read by themselves, or the reason why only the client can draw them."""
-    if _is_dataset(side.x):
+    if is_dataset(side.x):
         return _take_dataset(flavor, blobs, side, divide)
     if arrays.can_take(flavor, side.x, side.y, side.sample_weight):
         return _take_arrays(flavor, blobs, side)
     return f"a {type(side.x).__name__} runs in the script's process only"
 
 
-def _is_dataset(x: Any) -> bool:
+def is_dataset(x: Any) -> bool:
+    """Return whether `x` is a tf.data.Dataset; TensorFlow is not imported for it."""
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow is not None and isinstance(x, tensorflow.data.Dataset)
 
@@ -190,7 +191,7 @@ def _feed(flavor: str, side: _Side, loop: Mapping[str, Any]) -> "FeedPlan":
 
 
 def _mapped_by_client(x: Any) -> str:
-    if not _is_dataset(x):
+    if not is_dataset(x):
         return ""
     from client_shim.capture import datasets
 

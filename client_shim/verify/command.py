@@ -4,13 +4,12 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +97,8 @@ def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[st
     from client_shim.verify.records import read_run
     from client_shim.verify.table import UNPROVEN, Verdict, judge
 
-    with _directory() as root:
+    with tempfile.TemporaryDirectory(prefix="fdt-verify-", ignore_cleanup_errors=True) as directory:
+        root = Path(directory)
         runs = _Runs(root, request)
         code = runs.alone()
         refused = runs.divided(code) if (root / ALONE / RECORDS).exists() else None
@@ -197,12 +197,3 @@ def _status(text: str) -> contextlib.AbstractContextManager[object]:
     from rich.console import Console
 
     return Console(stderr=True).status(text) if sys.stderr.isatty() else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _directory() -> Iterator[Path]:
-    root = Path(tempfile.mkdtemp(prefix="fdt-verify-"))
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)

@@ -4,7 +4,6 @@ import builtins
 import contextlib
 import functools
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -69,7 +68,9 @@ def make_comparable(call: "FitCall", note: Callable[[str], None]) -> None:
         call: The call of `fit`; its arguments and model are changed.
         note: Receives one line for each change.
     """
-    if call.arguments["shuffle"] and not _is_dataset(call.arguments["x"]):
+    from client_shim.capture.data import is_dataset  # imports NumPy, which the script has loaded by now
+
+    if call.arguments["shuffle"] and not is_dataset(call.arguments["x"]):
         call.arguments["shuffle"] = False
         note(SHUFFLE_OFF)
     if call.flavor.built(call.model) and call.flavor.steps_per_execution(call.model) > 1:
@@ -85,11 +86,6 @@ def make_comparable(call: "FitCall", note: Callable[[str], None]) -> None:
 
 
 RANDOM = "each rank draws other random numbers in"
-
-
-def _is_dataset(x: Any) -> bool:
-    tensorflow = sys.modules.get("tensorflow")
-    return tensorflow is not None and isinstance(x, tensorflow.data.Dataset)
 
 
 def _layers_that_draw(model: Any) -> tuple[list[tuple[Any, str]], list[str]]:

@@ -1,7 +1,7 @@
 """The patches of a recorded run: they report events of TensorFlow and Keras to the recorder."""
 
 import functools
-import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from client_shim.verify.comparable import make_comparable
 from client_shim.verify.recorder import Recorder
 from fdt import compat
 from fdt.compat.tensorflow import BaseResourceVariable, polymorphic_function
-from fdt.keras import flavor_of
 from fdt.patches import Patch
 
 _ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update", "scatter_nd_update")
@@ -26,7 +25,7 @@ def of_tensorflow(recorder: Recorder) -> list[Patch]:
         *(Patch(owner, name, functools.partial(_assigned, recorder)) for name in _ASSIGNS),
         Patch(tf.GradientTape, "__enter__", functools.partial(_tape, recorder)),
         Patch(tf.GradientTape, "gradient", functools.partial(_gradient, recorder)),
-        Patch(polymorphic_function.Function, "__call__", functools.partial(_called, recorder)),
+        Patch(polymorphic_function.Function, "__call__", functools.partial(_stepped, recorder, _loss_in)),
     ]
 
 
@@ -36,7 +35,7 @@ def of_keras(recorder: Recorder, flavor: str) -> list[Patch]:
     owner = private.Trainer
     return [
         Patch(owner, "fit", functools.partial(_fit, recorder)),
-        Patch(owner, "train_on_batch", functools.partial(_on_batch, recorder)),
+        Patch(owner, "train_on_batch", functools.partial(_stepped, recorder, _of_batch)),
         *(Patch(owner, name, functools.partial(_evaluated, recorder)) for name in ("evaluate", "predict")),
         *(Patch(kind, private.APPLY, functools.partial(_applied, recorder)) for kind in private.OPTIMIZERS),
     ]
@@ -68,17 +67,21 @@ def _gradient(recorder: Recorder, original: Any, tape: Any, target: Any, *args: 
         return original(tape, target, *args, **kwargs)
     with recorder.within():  # an engine may call tf.functions of its own
         gradient = original(tape, target, *args, **kwargs)
-    recorder.changed(_loss_in(target))
+    recorder.changed(_loss_in(tape, target))
     return gradient
 
 
-def _called(recorder: Recorder, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+Losses = Callable[[Any, Any], dict[str, float]]  # of what was called, and of its result
+
+
+def _stepped(recorder: Recorder, losses: Losses, original: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record a call that is a whole step, with the losses of its result."""
     if not _is_event(recorder):
-        return original(function, *args, **kwargs)
+        return original(called, *args, **kwargs)
     recorder.begin()
     with recorder.within():
-        result = original(function, *args, **kwargs)
-    recorder.changed(_loss_in(result))
+        result = original(called, *args, **kwargs)
+    recorder.changed(losses(called, result))
     return result
 
 
@@ -86,7 +89,7 @@ def _is_event(recorder: Recorder) -> bool:
     return recorder.outermost() and bool(tf.executing_eagerly())
 
 
-def _loss_in(result: Any) -> dict[str, float]:
+def _loss_in(_: Any, result: Any) -> dict[str, float]:
     """Return the first float scalar among the results of a step, as its loss."""
     leaves = [leaf for leaf in tf.nest.flatten(result) if isinstance(leaf, tf.Tensor)]
     scalars = [leaf for leaf in leaves if leaf.dtype.is_floating and leaf.shape.rank == 0]
@@ -111,16 +114,6 @@ def _evaluated(recorder: Recorder, original: Any, model: Any, *args: Any, **kwar
         return original(model, *args, **kwargs)
 
 
-def _on_batch(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _is_event(recorder):
-        return original(model, *args, **kwargs)
-    recorder.begin()
-    with recorder.within():
-        result = original(model, *args, **kwargs)
-    recorder.changed(_of_batch(model, result))
-    return result
-
-
 def _of_batch(model: Any, result: Any) -> dict[str, float]:
     """Return the numbers that train_on_batch returns, by name."""
     if isinstance(result, dict):
@@ -133,14 +126,11 @@ def _fit(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: An
     if not _is_event(recorder):
         return original(model, *args, **kwargs)
     recorder.begin()
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
-    bound.apply_defaults()
-    arguments = dict(list(bound.arguments.items())[1:])
-    call = FitCall(original, model, arguments, flavor_of(model))
+    call = FitCall.of(original, model, args, kwargs)
     make_comparable(call, recorder.note)
-    arguments.update(verbose=0, callbacks=[_watcher(recorder, call.flavor.keras), *call.callbacks])
+    call.arguments.update(verbose=0, callbacks=[_watcher(recorder, call.flavor.keras), *call.callbacks])
     with recorder.within():
-        return original(model, **arguments)
+        return call.local()
 
 
 def _watcher(recorder: Recorder, keras: Any) -> Any:

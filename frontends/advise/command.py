@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +14,7 @@ from fdt.cli.program import ScriptCommand, option
 from fdt.environment import quiet_import
 from fdt.errors import EXIT_USAGE, UserError
 from frontends.advise import NoAnswer
-from frontends.inspect_command import stdout_diverted
+from frontends.inspect_command import end_stdout, stdout_diverted
 from frontends.settings import config_options
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ def advise_command(script: str, script_args: list[str], *, cluster: Path, seed: 
                 raise
             values, code = {"advice": None, "reason": str(error)}, error.exit_code
     click.echo(json.dumps({**head, **values}))
-    _end_stdout()
+    end_stdout()
     return code
 
 
@@ -82,13 +80,6 @@ def _answer(
     check_inside(table, Place.of(cluster))  # before the script runs
     probe, refused = _probe(script, script_args, seed, len(cluster.workers))
     return probe, rank(table, cluster, probe, refused)
-
-
-def _end_stdout() -> None:
-    """Send what the script prints at its interpreter's exit to stderr."""
-    if (stdout := sys.__stdout__) is not None and sys.stdout is stdout:
-        stdout.flush()
-        os.dup2(2, 1)
 
 
 def _cluster(file: Path) -> "Cluster":
@@ -133,9 +124,8 @@ def _probe(
 
 def _measured(run: Any, call: Any, trainable: Any, job: Any, summary: Any, compressed: Any) -> "CostReport":
     """Return the ScriptProbe of a captured `fit` and the refused algorithms, or the reason why there is none."""
-    from client_shim.inspect import time_step
+    from client_shim.inspect import first_batch, time_step
     from client_shim.inspection import CostReport
-    from fdt.data import open_source
     from fdt.job import FeedData
 
     if isinstance(job.data, FeedData):
@@ -143,7 +133,7 @@ def _measured(run: Any, call: Any, trainable: Any, job: Any, summary: Any, compr
     if call.model.run_eagerly:
         return CostReport([], {"reason": "the model runs eagerly (run_eagerly), so its step cannot be traced"})
     step: Any = importlib.import_module("hfdt.cost.step")
-    batch = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name).first_batch()
+    batch = first_batch(call, job, run.blobs)
     run.reporters.note("measuring a step of the script")
     whole, *parts = step.traced_steps(call.model, trainable, batch, summary.workers)
     of = step.model_bytes(trainable)

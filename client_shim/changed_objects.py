@@ -4,11 +4,12 @@ Variables are sent to workers whenever they change. Other objects are not: a num
 code refers to. Keras reads them as it traces the first step, or in each step where the model runs eagerly.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
+from client_shim.replica.steps import where
 from client_shim.script_code import described, of_library, script_parts
 from fdt.errors import CaptureError, NeedsReplica
 
@@ -44,6 +45,54 @@ def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
     own = _of_script(call.callbacks)
     if own and _digest(call) != digest:
         _refuse(f"the callback {own[0]} changed an object that the training step reads, before the first", trained)
+
+
+def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall) -> None:
+    """Refuse a model that was changed since its last `fit` without compile: Keras trains what it traced there.
+
+    Args:
+        traced: What the last `fit` of each model traced; this one is added.
+        call: The call of `fit`.
+
+    Raises:
+        NeedsReplica: Keras would not regard the change.
+    """
+    model = call.model
+    compiled, parts = getattr(model, "_compile_config", None), _traced_parts(model)
+    before, known = traced.get(model, (None, {}))
+    traced[model] = compiled, parts
+    if compiled is None or before is not compiled or model.train_function is not None or model.run_eagerly:
+        return
+    changed = [name for name in known if parts.get(name) != known[name]]
+    if changed:
+        reason = (
+            f"{changed[0]} changed since the last fit of {model.name!r} without compile(), "
+            f"and Keras regards no change before compile(). Received: fit at {where()}"
+        )
+        raise NeedsReplica(f"{reason}; call compile() after the change, or {_REMEDY}", reason, trained=True)
+
+
+def _traced_parts(model: Any) -> dict[str, Any]:
+    """Return what Keras reads as it traces a step, by name: an optimizer, its settings, those of Keras's own layers."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
+    settings = _settings(optimizer)
+    if not isinstance(settings.get("learning_rate"), dict):  # no schedule, but a variable, which each step reads
+        settings.pop("learning_rate", None)
+    own = [layer for layer in model._flatten_layers() if not hasattr(layer, "layers")]
+    return {
+        "the list of trainable variables": [id(variable) for variable in model.trainable_variables],
+        "the optimizer": id(model.optimizer),
+        "a setting of the optimizer": repr(settings),
+        **{f"a setting of layer {layer.name!r}": repr(_settings(layer)) for layer in own},
+    }
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    """Return the settings of an optimizer or a layer of Keras; none of the script's own."""
+    try:
+        return dict(part.get_config()) if of_library(part) else {}
+    except Exception:  # noqa: BLE001 - it calls the script's code, which may fail where it is not asked for
+        return {}
 
 
 def _digest(call: FitCall) -> str:

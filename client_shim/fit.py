@@ -1,8 +1,7 @@
 """Remote `fit`: Keras's own loop runs in the client, with a train function that calls the engine.
 
-Keras's own `fit` runs epochs, callbacks, History and validation. Only the computation of a step is replaced, for the
-length of the call. The data become one virtual step an epoch, or one per real step where callbacks read single steps.
-The train function has the engine train the epoch, then writes weights, optimizer and metrics into the client's model.
+Keras's own `fit` runs epochs, callbacks, History and validation; only the computation of a step is replaced. The data
+become one virtual step an epoch, or one per real step where callbacks read single steps.
 """
 
 import contextlib
@@ -13,7 +12,7 @@ from typing import Any
 from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
-from client_shim.changed_objects import refuse_changed, refuse_in_eager_steps
+from client_shim.changed_objects import refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.engine_channel import EngineChannel
 from client_shim.job import capture_call, make_job, seed_of
 from client_shim.remote import Remote
@@ -64,6 +63,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             call.flavor.build(call.model, without_nothing(captured.spec))
         if not call.model.trainable_variables:
             return call.local()
+        refuse_changed_between_fits(run.traced, call)
         program, trainable = capture_program(call.flavor, call.model, run.blobs)
         refs += [program.config, program.objects]
         seed = seed_of(run)

@@ -1,7 +1,8 @@
 """State of one run of a script, and the command line's decisions about capture."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class ScriptRun:
         busy: Whether a `fit` is running.
         directory: The run's directory with its checkpoints; None: no checkpoints.
         preemption: What SIGTERM and SIGUSR1 ask of a run with a directory.
+        traced: What the last `fit` of each model traced (client_shim/changed_objects.py).
         instead: Called in place of training with the arguments that training would receive (client_shim/inspect.py).
     """
 
@@ -52,6 +54,7 @@ class ScriptRun:
     busy: bool = False
     directory: "RunDir | None" = None
     preemption: Preemption = field(default_factory=Preemption)
+    traced: MutableMapping[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     instead: Callable[..., Any] | None = None
 
     @contextlib.contextmanager

@@ -77,15 +77,19 @@ import keras, numpy as np, tensorflow as tf
 keras.utils.set_random_seed(0)
 
 class Scaled(keras.Model):
-    def compute_loss(self, x=None, y=None, y_pred=None, **_):
-        return tf.reduce_mean((y - y_pred) ** 2) * tf.shape(y, out_type=tf.float32)[0]
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x)) ** 2) * tf.shape(y, out_type=tf.float32)[0]
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"scaled": loss}
 
 inputs = keras.Input((6,))
 model = Scaled(inputs, keras.layers.Dense(1)(inputs))
-model.compile("sgd")
+model.compile(keras.optimizers.SGD(0.001))
 rows = np.random.normal(size=(26, 6)).astype("float32"), np.random.normal(size=(26, 1)).astype("float32")
 data = tf.data.Dataset.from_tensor_slices(rows).batch(12, drop_remainder=True)
-print(model.fit(data, epochs=2, verbose=0).history["loss"])
+print(model.fit(data, epochs=2, verbose=0).history["scaled"])
 """
 
 

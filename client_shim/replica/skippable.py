@@ -8,6 +8,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from client_shim.replica.branches import chain
 from client_shim.replica.rewriting import FUNCTIONS
 from client_shim.replica.syntax import last_name
 
@@ -38,6 +39,22 @@ def slices(region: Sequence[Any], bound: Sequence[str]) -> list[Any] | None:
     if not all(_is_plain(node) for node in outside):
         return None
     return [copy.deepcopy(node) for node in outside]
+
+
+def picks(region: Sequence[Any]) -> list[Any]:
+    """Return the source, the container and the index of each value that the region picks, such as `models[i]`."""
+    nodes = [node for top in region for node in ast.walk(top)]
+    bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    found = [n for n in nodes if isinstance(n, ast.Subscript) and chain(n.value) and not _is_slice(n.slice)]
+    plain = [n for n in found if not isinstance(n.slice, ast.Constant) and _is_plain(n.slice) and not _names(n) & bound]
+    unique = {ast.unparse(n): n for n in plain}
+    parts = ([ast.Constant(text), _loaded(n.value), copy.deepcopy(n.slice)] for text, n in unique.items())
+    return [ast.Tuple(each, ast.Load()) for each in parts]
+
+
+def _loaded(node: Any) -> Any:
+    return ast.parse(ast.unparse(node), mode="eval").body
 
 
 def _is_slice(index: Any) -> bool:

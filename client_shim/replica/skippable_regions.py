@@ -26,7 +26,7 @@ from typing import Any
 
 from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, StepHooks, at, call, is_tape
 from client_shim.replica.rewriting import rewrite as divide
-from client_shim.replica.skippable import must_run, slices
+from client_shim.replica.skippable import must_run, picks, slices
 from client_shim.replica.steps import applies, by_script
 from client_shim.replica.syntax import last_name
 
@@ -40,7 +40,12 @@ class RegionHooks(StepHooks):
     marks = (b"for", b"while")
 
     def runs_here(
-        self, region: int, names: dict[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
+        self,
+        region: int,
+        names: dict[str, Any],
+        reads: tuple[str, ...],
+        cut: Callable[[], Any] | None = None,
+        picked: Callable[[], Any] = tuple,
     ) -> bool:
         """Return whether the region is to run.
 
@@ -49,8 +54,9 @@ class RegionHooks(StepHooks):
             names: The local variables.
             reads: Names of those that may hold the region's batch.
             cut: Returns the slices that the region takes itself; None: the region must always run.
+            picked: Returns source, container and index of the values that the region picks, as in `models[i]`.
         """
-        return self.rank is None or not by_script() or bool(self.rank.mine(region, names, reads, cut))
+        return self.rank is None or not by_script() or bool(self.rank.mine(region, names, reads, cut, picked))
 
     def keep(self, region: int, names: dict[str, Any], bound: tuple[str, ...]) -> None:
         """Keep the values that the region has bound, after it has run."""
@@ -84,8 +90,9 @@ class RegionHooks(StepHooks):
         kept = [[n for n in b if loads[n] > _loads(*r)[n]] for r, b in zip(regions, bound, strict=True)]
         reads = [_names(region, ast.Load, stores) for region, stores in zip(regions, bound, strict=True)]
         cuts = [None if must_run(r) else slices(r, stores) for r, stores in zip(regions, bound, strict=True)]
+        picked = [picks(region) for region in regions]
         divide(module)
-        parts = zip(regions, reads, bound, kept, cuts, strict=True)
+        parts = zip(regions, reads, bound, kept, cuts, picked, strict=True)
         wrapped = {part[0][0]: _wrapped(*part) for part in parts}
         inside = {statement for region in regions for statement in region[1:]}
         _Wrapping(wrapped, inside).visit(module)
@@ -186,7 +193,12 @@ def _own(node: Any) -> Iterator[Any]:
 
 
 def _wrapped(
-    region: Region, reads: tuple[str, ...], bound: tuple[str, ...], kept: list[str], cut: list[Any] | None
+    region: Region,
+    reads: tuple[str, ...],
+    bound: tuple[str, ...],
+    kept: list[str],
+    cut: list[Any] | None,
+    picked: list[Any],
 ) -> ast.If:
     """Return the `if` that runs the region or restores `kept`, the names it binds that are read elsewhere."""
     key, first, last = ast.Constant(next(_keys)), region[0], region[-1]
@@ -204,8 +216,8 @@ def _wrapped(
         at(statement, first)
         for node in ast.walk(statement):
             at(node, first)
-    asked = [key, names, _tuple(reads), *([] if cut is None else [_lambda(cut)])]
-    choice = ast.If(at(call("runs_here", *asked), first), body, otherwise or [ast.Pass()])
+    asked = [ast.Constant(None) if cut is None else _lambda(cut), *([_lambda(picked)] if picked else [])]
+    choice = ast.If(at(call("runs_here", key, names, _tuple(reads), *asked), first), body, otherwise or [ast.Pass()])
     for node in ast.walk(choice.test):
         at(node, first)
     ast.copy_location(choice, first)

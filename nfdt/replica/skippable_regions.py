@@ -44,7 +44,12 @@ class SkippableRegions:
         return self._depth > 0 or (self._running is not None and self._turns.running())
 
     def mine(
-        self, key: int, names: Mapping[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
+        self,
+        key: int,
+        names: Mapping[str, Any],
+        reads: tuple[str, ...],
+        cut: Callable[[], Any] | None = None,
+        picked: Callable[[], Any] = tuple,
     ) -> bool:
         """Return whether the region runs. In another's turn it also runs while no earlier result fits.
 
@@ -52,7 +57,8 @@ class SkippableRegions:
             key: Identity of the region.
             names: The script's names.
             reads: Names that the region reads.
-            cut: As in client_shim/replica/skippable_regions.py.
+            cut: Returns the slices that the region takes itself; None: the region must always run.
+            picked: Returns source, container and index of the values that the region picks, as in `models[i]`.
         """
         if self._depth:
             return True
@@ -61,7 +67,7 @@ class SkippableRegions:
         site = None if not tf.executing_eagerly() or self._turns.calling else loop_at_work()
         if site is None or not site.trains:
             return True
-        held = _held(names, reads)
+        held = {**_held(names, reads), **_picked(picked)}
         region = self._regions[key] = self._turns.region(self, key, held)
         self._shapes = None if cut is None else _shapes(held, cut)
         ready = self._shapes is not None and region.runs > 1 and key not in self._drawing
@@ -145,6 +151,16 @@ def _held(names: Mapping[str, Any], reads: tuple[str, ...]) -> dict[str, Any]:
     frame = next(script_frames(), None)
     known = {**(frame.f_globals if frame is not None else {}), **names}
     return {name: known[name] for name in reads if name in known}
+
+
+def _picked(picked: Callable[[], Any]) -> dict[str, Any]:
+    """Return the values that the region picks of lists and dicts, such as the model of `models[i]`."""
+    found = {}
+    with contextlib.suppress(Exception):  # the error of the script is raised where it picks
+        for text, container, index in picked():
+            if isinstance(container, (list, tuple, dict)):
+                found[text] = container[index]
+    return found
 
 
 def _shapes(held: Mapping[str, Any], cut: Callable[[], Any]) -> Any:

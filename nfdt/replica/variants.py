@@ -92,12 +92,15 @@ class Variants(Generic[T]):
         self._data.add(name)
         self._uses.clear()  # their results are as large as the model
 
-    def drop(self, key: Any, name: Any) -> None:
-        """Forget a region: an object of its key is gone, which was in the value of `name`."""
+    def drop(self, key: Any, name: Any, few: int = _FEW) -> None:
+        """Forget a region: an object of its key is gone, which was in the value of `name`.
+
+        `few`: the module's own is gone where the interpreter ends.
+        """
         use = self._uses.pop(key, None)
         if use is not None:
             self._brief[name] = self._brief[name] + 1 if use.times == 1 else 0
-            if self._brief[name] > _FEW:
+            if self._brief[name] > few:
                 self._is_data(name)
 
 

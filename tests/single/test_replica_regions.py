@@ -211,6 +211,33 @@ for i in range(5):
 """
 
 
+PICKED = """
+weights = [tf.Variable(1.0), tf.Variable(1.0)]
+
+class Held:
+    weights = weights
+
+for i in range(8):
+    batch = tf.constant([float(i)])
+    {before}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(batch * {weight}) + 10.0 * {index}
+    gradient = tape.gradient(loss, {weight})
+    optimizer.apply_gradients([(gradient, {weight})])
+    seen.append(float(loss))
+"""
+
+
+@pytest.mark.parametrize(
+    ("weight", "before", "index"),
+    [("weights[k]", "k = i % 2", "k"), ("weights[i % 2]", "", "(i % 2)"), ("Held.weights[k]", "k = i % 2", "k")],
+)
+def test_a_model_that_an_index_picks_gets_turns_and_values_of_its_own(run, weight, before, index):
+    applied, _, seen, _ = run(PICKED.format(weight=weight, before=before, index=index))
+    assert seen == [0.0, 11.0, 2.0, 13.0, 2.0, 13.0, 6.0, 17.0], "not the other model's loss"
+    assert applied == [[2.0], [3.0], [6.0], [7.0]]
+
+
 def test_a_step_function_of_several_models_takes_turns_with_each_and_returns_its_own_values(run):
     applied, counted, seen, _ = run(MODELS)
     assert seen == [[0.0, 0.0], [1.0, 100.0], [1.0, 100.0], [3.0, 300.0], [3.0, 300.0]]

@@ -27,5 +27,6 @@ def started(remote: Remote, feeder: Any, *, trained: bool, starts_over: bool) ->
     except ScriptError as error:
         if trained or not starts_over:
             raise
-        reason = f"a worker could not trace the step ({str(error).strip().splitlines()[-1].strip()})"
+        last = str(error).strip().rpartition("\n")[2].strip()
+        reason = f"a worker could not trace the step ({last})"
         raise NeedsReplica(reason, reason, trained=False) from None

@@ -114,9 +114,11 @@ def undecorate_steps(model: Any) -> None:
     Gradients are read where the step is traced, and no other graph can have the tensors of a tf.function's own graph.
     """
     for name in ("train_step", "test_step"):
-        python = getattr(inspect.getattr_static(model, name), "python_function", None)
+        decorated = inspect.getattr_static(model, name)
+        python = getattr(decorated, "python_function", None)
         if python is not None:
-            object.__setattr__(model, name, _converted(MethodType(python, model)))
+            step = python if name in vars(model) else MethodType(python, model)
+            object.__setattr__(model, name, _converted(step) if getattr(decorated, "_autograph", True) else step)
 
 
 def _converted(function: Any) -> Any:

@@ -27,3 +27,19 @@ def test_a_decorated_step_is_traced_into_the_callers_graph(library):
     assert [float(step(tf.constant([1.0, x]))) for x in (1.0, 5.0)] == [2.0, -6.0]
     assert made[0].graph is step.get_concrete_function(tf.TensorSpec([2])).graph
     assert model.test_step == of_keras
+
+
+def test_a_step_of_the_instance_is_called_without_the_model_and_converted_only_where_it_was():
+    class Own(tf.keras.Model):
+        def train_step(self, data):
+            return data + 1.0 if tf.executing_eagerly() else data
+
+        @tf.function(autograph=False)
+        def test_step(self, data):
+            return isinstance(self, Own), data
+
+    model = Own()
+    model.train_step = tf.function(model.train_step)
+    undecorate_steps(model)
+    assert float(model.train_step(tf.constant(1.0))) == 2.0
+    assert model.test_step.__func__ is Own.test_step.python_function and model.test_step(1.0) == (True, 1.0)

@@ -47,8 +47,8 @@ HFDT = (
 EXACT = (HFDT[0], HFDT[-1])  # one machine's numbers at any number of ranks
 NOT_RUN, ALONE = "not run", "python"
 CLUSTERS = harness.ROOT / "benchmarks/clusters"
-NAMES = ("equal", "unequal", "slow-link", "terminal-edge-cloud", "fluctuating", "equal-4", "equal-16")
-HELD_OUT = ("six-unequal", "twelve-slow-link", "ten-fluctuating", "five-layered", "two-fast")
+NAMES = ("equal", "unequal", "slow-link", "terminal-edge-cloud", "fluctuating", "equal-2", "equal-4", "equal-16")
+HELD_OUT = ("six-unequal", "twelve-slow-link", "ten-fluctuating", "five-layered", "two-fast", "three-unequal")
 
 
 def file_of(cluster: str) -> Path:

@@ -213,13 +213,13 @@ class OptimizerExchanges:
         if exchange is not None:
             self._used[exchange.number] = exchange
 
-    def meet(self, number: int = 0, assigned: Sequence[tf.Variable] = ()) -> int:
-        """Synchronise all workers: each gets rank 0's weights, also the `assigned` ones, and rank 0's `number`."""
+    def meet(self, progress: Sequence[int] = (), assigned: Sequence[tf.Variable] = ()) -> Sequence[int]:
+        """Synchronise all workers: each gets rank 0's weights, also the `assigned` ones, and rank 0's `progress`."""
         arrived, self._arrived = self._arrived, []
         for push in arrived:
             self.serve(push)
         # When all ranks have reached this collective, rank 0 has served the others' last pushes.
-        number = self._group.broadcast(number, "agreement")
+        of_rank_0: Sequence[int] = self._group.broadcast(progress, "agreement")
         for exchange in self._exchanges():
             exchange.meets()
         moved = {id(v) for exchange in self._exchanges() if exchange.changed for v in exchange.raw}
@@ -232,7 +232,7 @@ class OptimizerExchanges:
         self.alike({**held, "assigned": list(assigned)} if assigned else held)
         self.taus()
         self._used.clear()
-        return number
+        return of_rank_0
 
     def alike(self, held: Mapping[str, list[Any]]) -> None:
         """Give variables rank 0's values. Rank 0's names count, because a worker without a batch may lack some."""

@@ -271,7 +271,7 @@ class RoundRobinRank:
         """Synchronise after the data of a loop have ended: all workers get rank 0's weights."""
         if not self._met:
             self._met = True
-            self._turns.met(self._exchanges.meet(self._turns.next_number(), self._assigned.variables()))
+            self._turns.met(self._exchanges.meet(self._turns.progress(), self._assigned.variables()))
 
     def _agreed(self, tensor: Any) -> Any:
         """Return rank 0's decision outside training loops. Numbers within a loop stay each worker's own."""

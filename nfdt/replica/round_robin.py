@@ -17,8 +17,14 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.evaluating import evaluates
-from client_shim.replica.steps import Site, loop_at_work
+from client_shim.replica.steps import Site, loop_at_work, where
+from fdt.errors import CaptureError
 from nfdt.replica.variants import Variants
+
+UNLIKE = (
+    "the workers' steps before {where} are not the same ones: a value of a step, such as its loss, decided whether "
+    "gradients were applied. Let one tf.function compute, decide and apply, or use hfdt run"
+)
 
 
 class Advanceable(Protocol):
@@ -97,6 +103,7 @@ class RoundRobin:
         self._applying: weakref.WeakSet[Any] = weakref.WeakSet()  # functions
         self._before: dict[Counter, int] = {}  # counts at the start of the running region
         self._effects: dict[Any, Sequence[tuple[Advanceable, int]]] = {}  # by function that it called
+        self._begun = self._risen = 0  # regions since the synchronisation, and those of another step than before
         self._syncs = self._first = self._next = 0  # `_first`, `_next`: step numbers since the synchronisation
 
     def count_update(self) -> None:
@@ -137,7 +144,9 @@ class RoundRobin:
             ready: Whether it may be skipped at all.
             given_up: Whether its last run ended early.
         """
+        before = region.number
         region.begin(self._first, self._syncs, self.applied, given_up=given_up)
+        self._begun, self._risen = self._begun + 1, self._risen + (region.number != before)
         self._next = max(self._next, region.number + 1)
         mine = region.number % self._size == self._rank
         self._before, self._effects = {}, {}
@@ -209,12 +218,20 @@ class RoundRobin:
         return whose
 
     # -- synchronisation -------------------------------------------------------------------------------------------
-    def next_number(self) -> int:
-        """Return the number of the next step."""
-        return self._next
+    def progress(self) -> list[int]:
+        """Return the number of the next step, and how many regions and other steps than before have begun."""
+        return [self._next, self._begun, self._risen]
 
-    def met(self, number: int) -> None:
-        """Continue with step `number` on all workers, which may have left a loop at different steps."""
+    def met(self, progress: Sequence[int]) -> None:
+        """Continue with the next step of rank 0's `progress` on all workers, which may have left a loop earlier.
+
+        Raises:
+            CaptureError: As many regions as on rank 0 were other steps, so batches were trained on twice or never.
+        """
+        number, begun, risen = progress
+        if begun == self._begun and risen != self._risen:
+            raise CaptureError(UNLIKE.format(where=where()))
+        self._begun = self._risen = 0
         self._syncs += 1
         self._first = self._next = number
 

@@ -24,6 +24,7 @@ from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows
+from hfdt.exactness.row_dependence import failed_line
 from hfdt.exactness.trial import COARSE, EXACT, HALF, Result, StepTrial, is_half, validation_states
 from hfdt.exactness.untouched import Untouched
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
@@ -67,6 +68,11 @@ class Probe:
         """Record what the step's numbers are computed from."""
         self._terms.note_log_sources(sources)
         self._trial.terms.note_log_sources(sources)
+
+    def failed_line(self, error: Exception) -> str:
+        """Return the script's line that made the operation which an error of the step names; "" if unknown."""
+        traced = getattr(self.gradient_pass, "traced", None)
+        return "" if traced is None else failed_line(traced.graph, error)
 
     def run(self, *, allow_inexact: bool, exact: bool = True) -> ProbeResult:
         """Compare slices with the whole.

@@ -27,19 +27,6 @@ from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import Reading, StepTerms
 
 
-@contextlib.contextmanager
-def failures_refused() -> Iterator[None]:
-    """Within the context, raise NeedsReplica where a part of a batch cannot be computed.
-
-    A step may hold the size of a batch as a constant: `tf.ones((batch_size, 1)) * logits`. A tf.function that the step
-    calls may apply gradients, which its graph alone can have.
-    """
-    try:
-        yield
-    except (tf.errors.InvalidArgumentError, InaccessibleTensorError) as error:
-        raise needs_replica(f"the step fails on a part of a batch ({one_line(error)})") from error
-
-
 class Probing:
     """The probes of a session.
 
@@ -67,7 +54,8 @@ class Probing:
             whole = source.first_batch()
         except IndexError:  # no data: Keras raises its own error
             return []
-        with self._as_scripts_have_it(), failures_refused():
+        self._probe = None
+        with self._as_scripts_have_it(), self._failures_refused():
             own = replace(terms, compression=None, sent_bytes={})
             self._probe = Probe(self._trainable, own, whole)
             said = self._read(self._probe, whole) + self._look(self._probe)
@@ -79,6 +67,20 @@ class Probing:
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}
         return said
+
+    @contextlib.contextmanager
+    def _failures_refused(self) -> Iterator[None]:
+        """Within the context, raise NeedsReplica where a part of a batch cannot be computed.
+
+        A step may hold the size of a batch as a constant: `tf.ones((batch_size, 1)) * logits`. A tf.function that the
+        step calls may apply gradients, which its graph alone can have.
+        """
+        try:
+            yield
+        except (tf.errors.InvalidArgumentError, InaccessibleTensorError) as error:
+            line = self._probe.failed_line(error) if self._probe is not None else ""
+            cause = ", at ".join(filter(None, [one_line(error), line]))
+            raise needs_replica(f"the step fails on a part of a batch ({cause})") from error
 
     def traced_pass(self, batch: Any) -> GradientPass | None:
         """Return the traced pass that was probed, if training may run it on such a batch."""

@@ -7,6 +7,7 @@ Keras is left out: this package has exact versions of its losses, metrics and Ba
 """
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ _SCALED = {
     ("RealDiv", (Partial, Replicate)),
     ("DivNoNan", (Partial, Replicate)),
 }
+_NODE = re.compile(r"{{node ([^}]+)}}")  # in TensorFlow's message
 _GRADIENTS = ("/eager/backprop.py", "/ops/gradients_util.py")  # their operations repeat those of the forward pass
 _FOR_ANY_CALLER = ("/src/ops/", "/src/backend/", "/src/backend.py", "/src/utils/", "/src/random/")
 
@@ -245,3 +247,9 @@ def _line_of_script(op: Any) -> str:
 def made_by_script(graph: Any) -> bool:
     """Return whether a line of the script made some operation of the graph."""
     return any(_line_of_script(op) for op in graph.get_operations())
+
+
+def failed_line(graph: Any, error: Exception) -> str:
+    """Return the script's line that made the operation of the graph which an error names; "" if it names none."""
+    names = set(_NODE.findall(str(error))[-1:])
+    return next((line for op in graph.get_operations() if op.name in names and (line := _line_of_script(op))), "")

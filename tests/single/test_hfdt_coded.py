@@ -275,6 +275,8 @@ def test_measured_speeds_are_asked_of_every_rank(monkeypatch):
 def test_shares_that_cannot_be():
     with pytest.raises(UserError, match="a number for each of 3 workers. Received: 2"):
         trained("coded(redundancy=2, shares='2,1')", 3, model(), X, Y, epochs=1)
-    for wrong in ("2,x", "0,1", "-1,1", ""):
+    for wrong in ("2,x", "0,1", "-1,1"):
         with pytest.raises(UsageError, match="shares must be equal, measured, or a number above 0 for each worker"):
             algorithms.make(f"coded(shares={wrong!r})")
+    with pytest.raises(UsageError, match="coded: shares must not be empty"):
+        algorithms.make("coded(shares='')")

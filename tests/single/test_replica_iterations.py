@@ -237,7 +237,7 @@ def test_where_a_loop_goes_on_is_agreed(run):
     class Earlier(Worker1):
         def broadcast(self, value, name):
             super().broadcast(value, name)
-            return 3 if name == "agreement" else value
+            return [3, 3, 3] if name == "agreement" else value
 
     begun = "step = tf.function(step)\nfor batch in dataset.take(2):\n    step(batch)\n"
     names, rank = run(begun + "for batch in dataset.take(3):\n    step(batch)", Earlier())

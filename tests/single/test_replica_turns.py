@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.replica.metric_state import Metrics
+from fdt.errors import CaptureError
 from nfdt.replica.round_robin import RoundRobin
 
 
@@ -166,3 +167,18 @@ def in_steps(loop, tmp_path):
 )
 def test_a_loop_within_the_step_is_the_steps_unless_it_evaluates(tmp_path, loop, expected):
     assert in_steps(loop, tmp_path) == [expected]
+
+
+def test_workers_that_number_as_many_regions_otherwise_end_with_an_error():
+    turns = RoundRobin(0, 2, lambda: None, lambda rows: None)
+    region = turns.region(turns, "a")
+    for _ in range(3):
+        turns.begin(region, None, None, ready=False)  # micro-batches: nothing is applied
+    assert turns.progress() == [1, 3, 1]
+    turns.met([5, 3, 1])
+    assert turns.progress() == [5, 0, 0]
+    turns.begin(region, None, None, ready=False)
+    turns.begin(region, None, None, ready=False)
+    with pytest.raises(CaptureError, match="not the same ones: a value of a step"):
+        turns.met([7, 2, 2])
+    turns.met([7, 3, 3])  # rank 0 has left a loop later

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from client_shim.seeding import seed_all
-from fdt.data import Feed
 from fdt.environment import warm_up
 from fdt.job import FeedData, JobSpec
 from fdt.network import Cluster, equal_nodes
 from fdt.network.reading import read_cluster
 from fdt.rpc.session_pb2 import Event, Ready
+from fdt.service.job_data import feeds
 from fdt.service.member import Member
 from nfdt.engine.engine import CLUSTER_VARIABLE, WORKERS_VARIABLE
 from nfdt.simulator.record import SimulationRecord
@@ -24,7 +24,7 @@ class Simulator(NfdtWorker):
         super().__init__(member)
         self._cluster, self._clock_s = cluster, 0.0
         self._local: Any = None  # LocalServer
-        self._feed: Feed | None = None
+        self._feeds: dict[str, Any] = {}
         self._record = SimulationRecord(len(cluster.workers))
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
@@ -36,7 +36,8 @@ class Simulator(NfdtWorker):
         trainable.load(spec.state, self._member.blobs)
         self._local = self._local or LocalServer(self._member.blobs)
         job = self._local.job(spec)
-        feed = self._open_feed(spec)
+        self._feeds = feeds(spec, self._member, lambda wanted: self.send(Event(feed_wanted=wanted)))
+        feed = self._feeds.get(spec.data.name) if isinstance(spec.data, FeedData) else None
         run = SimulatedJob(job, step, trainable, self._cluster, self.send, begin_s=self._clock_s, feed=feed)
         self._server = self._run = run
         self._record.fits.append(run.record)
@@ -47,15 +48,8 @@ class Simulator(NfdtWorker):
         self._clock_s = self._run.now_s
         self._server = None
         self._record.write(self._member.run_dir)
-        if self._feed is not None:
-            self._feed.close()
-
-    def _open_feed(self, spec: JobSpec) -> Feed | None:
-        self._feed = None
-        if isinstance(spec.data, FeedData):
-            self._feed = Feed(spec.data.name, self._member.blobs, lambda wanted: self.send(Event(feed_wanted=wanted)))
-            self._member.pass_feeds_to(self._feed.offer)
-        return self._feed
+        for feed in self._feeds.values():
+            feed.close()
 
 
 def described_cluster() -> Cluster:

@@ -266,7 +266,7 @@ def test_a_batch_of_another_length_is_left_out_where_nothing_read_is_as_long(run
     assert given == "float(loss)" or names["given"] == [3, 5, 4, 7, 6, 2]
 
 
-BY_HAND = """
+ASSIGNED = """
 scale, ran = {variable}, []
 for batch in dataset:
     with tf.GradientTape() as tape:
@@ -286,14 +286,14 @@ for batch in dataset:
         ("tf.Variable(0.0)", "for v, c in [(scale, change)]: v.assign_add(-c)"),
     ],
 )
-def test_weights_assigned_by_hand_beside_an_optimizer_get_the_gradients_of_all_batches(run, variable, assign):
-    names, rank = run(BY_HAND.format(variable=variable, assign=assign), process_group := Worker1())
+def test_weights_that_the_script_assigns_beside_an_optimizer_get_the_gradients_of_all_batches(run, variable, assign):
+    names, rank = run(ASSIGNED.format(variable=variable, assign=assign), process_group := Worker1())
     assert names["ran"][-1] == -names["x"].sum() and float(names["scale"]) == 0.0, "in the end they are rank 0's"
     assert len(process_group.pushed) == 3, "the optimizer's weights are still those of every worker's own steps"
     assert rank.counts()["replicated"] == 5, "all but the first step, in which the assignment is found"
 
 
-def test_a_change_of_weights_that_an_optimizer_updates_is_none_by_hand(run):
+def test_a_change_of_weights_that_an_optimizer_updates_is_no_such_assignment(run):
     code = "clipped = tf.clip_by_value(weight, -1.0, 1.0)\n    weight.assign(clipped)"
-    _, rank = run(BY_HAND.format(variable="tf.Variable(0.0)", assign=code), Worker1())
+    _, rank = run(ASSIGNED.format(variable="tf.Variable(0.0)", assign=code), Worker1())
     assert rank.counts()["replicated"] == 0

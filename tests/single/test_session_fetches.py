@@ -87,14 +87,20 @@ def test_what_is_whole_is_not_fetched_of_a_part_unless_it_computes_gradients():
     assert not known.left_out(top, {})
 
 
+def linear(sessions):
+    """Return the batch, the weights, the loss and its gradient in the current graph."""
+    x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
+    loss = tf.reduce_mean(x * w)
+    (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss], [w])
+    return x, w, loss, gradient
+
+
 @pytest.mark.parametrize("reduce", [tf.reduce_mean, tf.reduce_max])
 def test_a_number_that_waits_for_the_update_is_a_mean_or_refused(reduce, monkeypatch):
     def rank(group):
         sessions = hfdt_sessions(group, lambda share: None, None)
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
-            x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
-            loss = tf.reduce_mean(x * w)
-            (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss], [w])
+            x, w, loss, gradient = linear(sessions)
             with tf.control_dependencies([w.assign_sub(gradient)]):
                 late = tf.identity(reduce(x), name="late")
             sessions.run(BaseSession.run, session, w.initializer)
@@ -113,9 +119,7 @@ def test_weights_that_are_read_in_no_order_beside_the_update_are_those_before_it
     def rank(group):
         sessions = hfdt_sessions(group, lambda share: None, None)
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
-            x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
-            loss = tf.reduce_mean(x * w)
-            (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss], [w])
+            x, w, loss, gradient = linear(sessions)
             update = w.assign_sub(gradient)
             with tf.control_dependencies([update]):
                 late = tf.identity(w.read_value())

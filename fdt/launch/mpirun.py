@@ -18,6 +18,7 @@ from fdt.launch.hosts import EXPORTED, Host, launch_environment
 
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's messages
 _EXITED = re.compile(r"Process name: \[[^,]*,(\d+)\]\s+Exit code:\s+(\d+)")
+_UNFINISHED = re.compile(r"process rank (\d+) with PID \d+ [^\n]*exiting\s+improperly")  # without MPI_Finalize
 _FRAME = re.compile(r"^-{40,}\n?", re.MULTILINE)  # before and after each message of Open MPI
 _TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>: ?", re.MULTILINE)  # of a rank's line, with --output tag
 _FACT = re.compile(r" |[\w ]+: +\S")
@@ -130,6 +131,8 @@ def _explain(role: str, code: int, output: str) -> Exit:
     if match := _EXITED.search(output):
         reason = reason_in(output)
         return Exit(role, int(match[1]), f"exit code {match[2]}{reason and f': {reason}'}")
+    if match := _UNFINISHED.search(output):
+        return Exit(role, int(match[1]), "exit code 0")
     lines = [line.strip() for line in output.replace("\0", "").splitlines() if line.strip(" \t\r-*=")] or ["no message"]
     return Exit(role, None, f"mpirun ended with {describe(code)}: {reason_in(output) or lines[-1]}")
 

@@ -1,16 +1,18 @@
 """Collectives between ranks: one interface (`Comm`) and several implementations, chosen by name."""
 
+import contextlib
 import importlib.util
 import os
+import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, cast
 
 from fdt.errors import UserError
 from fdt.security import own_sockets, owner_of, tcp_sockets
 from hfdt.collectives.base import Comm, MulticastTransport
 
-__all__ = ["MulticastTransport", "Comm", "choose", "explained", "multicasting"]
+__all__ = ["MulticastTransport", "Comm", "choose", "explained", "initialized_mpi", "multicasting"]
 
 LOST = ("Horovod has been shut down", "/gloo/transport/")  # in the errors of ranks whose connection is lost
 
@@ -42,6 +44,27 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
     if name == "horovod" or (name == "auto" and _installed("horovod")):
         return _horovod(rank, size), []
     return _mpi(rank, size), [WITHOUT_HOROVOD] if name == "auto" else []
+
+
+@contextlib.contextmanager
+def initialized_mpi(size: int) -> Iterator[None]:
+    """Initialize MPI by mpi4py where `size` ranks use it: a Comm of Horovod can then be paused.
+
+    MPI is not finalized if the block raises: this rank would wait there for the others, and mpirun ends them.
+    """
+    by_gloo = os.environ.get("HOROVOD_CONTROLLER") == "gloo"
+    if size == 1 or by_gloo or "OMPI_COMM_WORLD_SIZE" not in os.environ or not _installed("mpi4py"):
+        yield
+        return
+    import mpi4py
+
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    yield
+    if "horovod.tensorflow.mpi_ops" in sys.modules:
+        sys.modules["horovod.tensorflow.mpi_ops"].shutdown()  # its thread uses MPI
+    MPI.Finalize()
 
 
 def explained(error: Exception, rank: int) -> Exception:

@@ -41,8 +41,23 @@ class Comm(Protocol):
     def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         """Concatenate each vector over all ranks, in the order of ranks. Lengths agree across ranks."""
 
+    def pause(self) -> None:
+        """Stop the threads that wait for exchanges, which take CPU time. Every rank calls it, as it does `resume`."""
 
-class PackedComm:
+    def resume(self) -> None:
+        """Make exchanges possible again. No effect unless paused."""
+
+
+class WithoutThreads:
+    """A Comm that exchanges in the thread of its caller: there is nothing to pause."""
+
+    def pause(self) -> None:
+        """Implement Comm."""
+
+    resume = pause
+
+
+class PackedComm(WithoutThreads):
     """The collectives of a Comm that exchanges tensors as one vector (Packed, hfdt/collectives/adapters.py)."""
 
     _packed: Any
@@ -84,7 +99,7 @@ def by_dtype(
     return out
 
 
-class SoloComm:
+class SoloComm(WithoutThreads):
     """A process group of one rank."""
 
     rank, size = 0, 1

@@ -4,6 +4,7 @@ Only Horovod's low-level operations are used: its Keras front end does not suppo
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,10 +28,21 @@ class HorovodComm:
         os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
         from horovod.tensorflow import mpi_ops
 
+        self._pausable = "mpi4py.MPI" in sys.modules  # Horovod starts only once with an MPI that it initialized
         mpi_ops.init()
         self._ops: Any = mpi_ops
         self.rank: int = mpi_ops.rank()
         self.size: int = mpi_ops.size()
+
+    def pause(self) -> None:
+        """Stop Horovod's thread, which takes 0.4 of a core where it negotiates every 0.1 ms (measured)."""
+        if self._pausable:
+            self.sum([tf.zeros(1)], "pause")  # a shutdown on one rank stops the threads of all
+            self._ops.shutdown()
+
+    def resume(self) -> None:
+        """Start Horovod's thread: 2 ms (measured)."""
+        self._ops.init()
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return by_dtype(tensors, name, self._add)

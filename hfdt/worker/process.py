@@ -38,24 +38,27 @@ from hfdt.worker.suspension import SuspensionVote
 def main() -> None:
     """Attach to the engine first, then import TensorFlow before a job needs it, then serve commands."""
     member = Member.attach("worker")
-    try:
-        comm, notes = _warm_up(member)
-    except Exception as error:
-        member.send(Event(rank=member.rank, failed=failure(error)))
-        for _ in member.commands():  # wait until the engine, which now has the reason, ends this process
-            pass
-        return
-    HfdtWorker(member, comm, notes).run()
+    with contextlib.ExitStack() as stack:
+        try:
+            comm, notes = _warm_up(member, stack)
+        except Exception as error:
+            member.send(Event(rank=member.rank, failed=failure(error)))
+            for _ in member.commands():  # wait until the engine, which now has the reason, ends this process
+                pass
+            return
+        HfdtWorker(member, comm, notes).run()
 
 
-def _warm_up(member: Member) -> tuple[Any, list[str]]:
+def _warm_up(member: Member, stack: contextlib.ExitStack) -> tuple[Any, list[str]]:
     if os.environ.get("FDT_BIND_TO", "cores") == "cores":
         bind_to_share(local_rank(), local_size())
     warm_up(member.blobs, computes=True)
-    from hfdt.collectives import choose
+    from hfdt.collectives import choose, initialized_mpi
     from hfdt.collectives.adapters import CountedComm
 
+    stack.enter_context(initialized_mpi(member.size))
     comm, notes = choose(os.environ.get("FDT_COMM", "auto"), member.rank, member.size)
+    comm.pause()
     if comm.size == 1:
         return comm, notes
     counted = CountedComm(comm)
@@ -112,12 +115,14 @@ class HfdtWorker:
         elif kind == "finish":
             for feed in self._job.feeds.values():
                 feed.close()
+            self._comm.pause()
             self._send(command.job, finished=Finished())
 
     # -- setup -----------------------------------------------------------------------------------------------------
     def _setup(self, job: str, message: job_pb2.JobSpec) -> None:
         import tensorflow as tf
 
+        self._comm.resume()
         spec = JobSpec.from_proto(message)
         tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
         session = self._session(spec)

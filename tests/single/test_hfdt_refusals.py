@@ -1,4 +1,4 @@
-"""A rank's failure of a job: whether the rank says that it can train the next one."""
+"""A rank between jobs: whether it says, after a failure, that it can train the next one; and whether it is idle."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import pytest
 
 from fdt.errors import NeedsReplica, UserError
 from fdt.job import ArrayData, FeedData, FitArguments, JobSpec, Program, State
-from fdt.rpc.session_pb2 import Command, Epoch, Setup
+from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup
 from fdt.rpc.tensor_pb2 import BlobRef
 from hfdt.collectives.base import SoloComm
 from hfdt.worker.process import HfdtWorker
@@ -50,3 +50,22 @@ def test_a_refusal_names_its_remedy_and_the_session_is_closed():
 )
 def test_a_rank_whose_state_may_reach_the_next_job_does_not_refuse_but_fails(command, error, close):
     assert not reported(command, error, close).refused
+
+
+def test_a_rank_exchanges_from_a_jobs_setup_to_its_end():
+    """The job's program does not exist, so its setup fails; the Comm is resumed before it."""
+    calls, sent = [], []
+
+    class Recorded(SoloComm):
+        def pause(self):
+            calls.append("pause")
+
+        def resume(self):
+            calls.append("resume")
+
+    commands = [setup(), Command(job="j", finish=Finish())]
+    worker = HfdtWorker(SimpleNamespace(rank=0, commands=lambda: commands, send=sent.append), Recorded(), [])
+    worker._job = SimpleNamespace(feeds={})
+    worker.run()
+    assert calls == ["resume", "pause"]
+    assert [event.WhichOneof("kind") for event in sent] == ["failed", "finished"]

@@ -33,6 +33,15 @@ IN_USE = (
     "bind() failed: no port available in the range [23456..23458]\n"
 )
 ABORTED = "\0*** An error occurred in MPI_Init_thread\n*** on a NULL communicator\n"
+UNFINISHED = """\
+--------------------------------------------------------------------------
+prterun has exited due to process rank 1 with PID 6304 on node vm exiting
+improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in the
+job did.
+--------------------------------------------------------------------------
+"""
 ENDED = f"""{FRAME}prterun detected that one or more processes exited with non-zero status,
 thus causing the job to be terminated. The first process to do so was:
 
@@ -85,6 +94,8 @@ def test_the_first_message_that_says_why_is_quoted(said, reason):
 
 def test_a_rank_that_ends_by_itself_has_no_reason_of_mpiruns():
     assert _explain("worker", 14, ENDED).cause == "exit code 14"
+    died = _explain("worker", 1, UNFINISHED)
+    assert (died.rank, died.cause) == (1, "exit code 0")
     died = _explain("worker", 14, MISSING + ABORTED + ENDED)
     assert (died.rank, died.cause) == (1, f"exit code 14: {REASONS[MISSING]}")
 

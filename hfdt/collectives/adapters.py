@@ -131,6 +131,17 @@ class CountedComm:
     def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._counted(self._comm.all_gather, tensors, name)
 
+    def pause(self) -> None:
+        self._waiting(self._comm.pause)
+
+    def resume(self) -> None:
+        self._waiting(self._comm.resume)
+
+    def _waiting(self, wait: Callable[[], None]) -> None:
+        self._entered.assign_add(1)
+        wait()
+        self._left.assign_add(1)
+
     def _counted(self, collective: Collective, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         tensors = [tf.convert_to_tensor(t) for t in tensors]
         with tf.control_dependencies(tensors):

@@ -152,6 +152,18 @@ def test_exchanges_are_counted_as_they_are_entered_and_left():
     assert comm.counts() == (3, 3)
 
 
+@pytest.mark.parametrize("name", ["pause", "resume"])
+def test_a_rank_that_waits_for_others_to_pause_or_resume_is_in_an_exchange(name):
+    from hfdt.collectives.adapters import CountedComm
+    from hfdt.collectives.base import SoloComm
+
+    seen, looks = [], SoloComm()
+    setattr(looks, name, lambda: seen.append(comm.counts()))
+    comm = CountedComm(looks)
+    getattr(comm, name)()
+    assert (seen, comm.counts()) == ([(1, 0)], (1, 1))
+
+
 def np_one():
     import numpy as np
 

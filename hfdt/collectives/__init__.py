@@ -1,6 +1,7 @@
 """Collectives between ranks: one interface (`Comm`) and several implementations, chosen by name."""
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import sys
@@ -41,14 +42,14 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
         from hfdt.collectives.base import SoloComm
 
         return SoloComm(), []
-    if name == "horovod" or (name == "auto" and _installed("horovod")):
+    if _is_horovod(name):
         return _horovod(rank, size), []
     return _mpi(rank, size), [WITHOUT_HOROVOD] if name == "auto" else []
 
 
 @contextlib.contextmanager
-def initialized_mpi(size: int) -> Iterator[None]:
-    """Initialize MPI by mpi4py where `size` ranks use it: a Comm of Horovod can then be paused.
+def initialized_mpi(name: str, size: int) -> Iterator[None]:
+    """Initialize MPI by mpi4py where `size` ranks of the Comm `name` use it: a Comm of Horovod can then be paused.
 
     MPI is not finalized if the block raises: this rank would wait there for the others, and mpirun ends them.
     """
@@ -56,15 +57,29 @@ def initialized_mpi(size: int) -> Iterator[None]:
     if size == 1 or by_gloo or "OMPI_COMM_WORLD_SIZE" not in os.environ or not _installed("mpi4py"):
         yield
         return
-    import mpi4py
-
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
+    mpi = _initialize(name)
     yield
     if "horovod.tensorflow.mpi_ops" in sys.modules:
         sys.modules["horovod.tensorflow.mpi_ops"].shutdown()  # its thread uses MPI
-    MPI.Finalize()
+    if mpi is not None:
+        mpi.Finalize()
+
+
+def _initialize(name: str) -> Any:
+    """Return mpi4py's MPI, which is then initialized; None where mpi4py cannot be imported: Horovod does without it.
+
+    mpi4py takes an MPI library that is loaded already. So Horovod, where it is used, is loaded first: one MPI for both.
+    """
+    import mpi4py
+
+    mpi4py.rc.finalize = False
+    if _is_horovod(name):
+        with contextlib.suppress(Exception):  # `choose` raises it
+            importlib.import_module("horovod.tensorflow.mpi_ops")
+    try:
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError):  # it finds no MPI library; where it is needed, `choose` raises it
+        return None
 
 
 def explained(error: Exception, rank: int) -> Exception:
@@ -109,6 +124,10 @@ def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
     beside = MpiComm()
     _checked(beside, comm.rank, comm.size)
     return beside
+
+
+def _is_horovod(name: str) -> bool:
+    return name == "horovod" or (name == "auto" and _installed("horovod"))
 
 
 def _installed(module: str) -> bool:

@@ -3,8 +3,8 @@
 Only Horovod's low-level operations are used: its Keras front end does not support Keras 3.
 """
 
+import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +28,7 @@ class HorovodComm:
         os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
         from horovod.tensorflow import mpi_ops
 
-        self._pausable = "mpi4py.MPI" in sys.modules  # Horovod starts only once with an MPI that it initialized
+        self._pausable = _is_mpi_initialized(mpi_ops)  # Horovod starts only once with an MPI that it initialized
         mpi_ops.init()
         self._ops: Any = mpi_ops
         self.rank: int = mpi_ops.rank()
@@ -37,7 +37,8 @@ class HorovodComm:
     def pause(self) -> None:
         """Stop Horovod's thread, which takes 0.4 of a core where it negotiates every 0.1 ms (measured)."""
         if self._pausable:
-            self.sum([tf.zeros(1)], "pause")  # a shutdown on one rank stops the threads of all
+            with tf.device("CPU:0"):  # elsewhere NCCL would connect the ranks for it
+                self.sum([tf.zeros(1)], "pause")  # a shutdown on one rank stops the threads of all
             self._ops.shutdown()
 
     def resume(self) -> None:
@@ -94,3 +95,11 @@ class HorovodComm:
         whole = tf.bitcast(self._ops.allgather(total, name=f"{name}.whole", **named), tf.bfloat16)[:count]
         split = tf.split(whole, [tf.size(t) for t in tensors])
         return [tf.reshape(part, tf.shape(t)) for part, t in zip(split, tensors, strict=True)]
+
+
+def _is_mpi_initialized(mpi_ops: Any) -> bool:
+    """Return whether the MPI library that Horovod uses is initialized; mpi4py may use another."""
+    library, found = mpi_ops._basics.MPI_LIB_CTYPES, ctypes.c_int()
+    if hasattr(library, "MPI_Initialized"):  # Horovod may be built without MPI
+        library.MPI_Initialized(ctypes.byref(found))
+    return bool(found.value)

@@ -56,8 +56,9 @@ def _warm_up(member: Member, stack: contextlib.ExitStack) -> tuple[Any, list[str
     from hfdt.collectives import choose, initialized_mpi
     from hfdt.collectives.adapters import CountedComm
 
-    stack.enter_context(initialized_mpi(member.size))
-    comm, notes = choose(os.environ.get("FDT_COMM", "auto"), member.rank, member.size)
+    name = os.environ.get("FDT_COMM", "auto")
+    stack.enter_context(initialized_mpi(name, member.size))
+    comm, notes = choose(name, member.rank, member.size)
     comm.pause()
     if comm.size == 1:
         return comm, notes
@@ -94,6 +95,8 @@ class HfdtWorker:
         if command.HasField("setup") and not failed.detail and shown is error:
             failed.refused = self._forget(command.setup.job)
         self._send(command.job, failed=failed)
+        if failed.refused:
+            self._comm.pause()  # all ranks do, or the engine ends them
 
     def _forget(self, message: job_pb2.JobSpec) -> bool:
         """Close the session of a job that was refused. Return whether nothing of it can reach the next one."""

@@ -142,7 +142,7 @@ if __name__ == "__main__":
     from hfdt.collectives import choose, initialized_mpi
 
     rank, size = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
-    with initialized_mpi(size):
+    with initialized_mpi("auto", size):
         for comm in [choose(name, rank, size)[0] for name in sys.argv[1:]]:
             for check in [*CONTRACT, *AMONG_MORE]:
                 check(comm)

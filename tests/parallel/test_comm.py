@@ -11,7 +11,7 @@ import comm_contract
 from under_mpirun import needs_mpirun, run
 
 from fdt.errors import UserError
-from hfdt.collectives import choose
+from hfdt.collectives import choose, initialized_mpi
 from hfdt.collectives.base import SoloComm
 from hfdt.collectives.inprocess import on_ranks
 
@@ -64,3 +64,16 @@ def test_one_rank_needs_neither_horovod_nor_mpi():
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(UserError, match="auto, horovod or mpi. Received: 'nccl'"):
         choose("nccl", 0, 2)
+
+
+def test_ranks_without_a_usable_mpi4py_are_initialized_by_horovod(tmp_path, monkeypatch):
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("from types import SimpleNamespace\nrc = SimpleNamespace()\n")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')\n")
+    for name in [each for each in sys.modules if each.partition(".")[0] == "mpi4py"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with initialized_mpi("mpi", 2):
+        assert "mpi4py.MPI" not in sys.modules
+    monkeypatch.delitem(sys.modules, "mpi4py")

@@ -20,14 +20,26 @@ def setup(data=ARRAYS):
     return Command(job="j", setup=Setup(job=JobSpec("j", program, State(), data, FitArguments()).to_proto()))
 
 
+class Recorded(SoloComm):
+    def __init__(self):
+        self.calls = []
+
+    def pause(self):
+        self.calls.append("pause")
+
+    def resume(self):
+        self.calls.append("resume")
+
+
 def reported(command, error, close=lambda: None):
-    """The Failed message, after a session of the job was made."""
-    sent = []
-    worker = HfdtWorker(SimpleNamespace(rank=0, commands=list, send=sent.append), SoloComm(), [])
+    """The Failed message, after a session of the job was made. Only a rank that trains the next job is paused."""
+    sent, comm = [], Recorded()
+    worker = HfdtWorker(SimpleNamespace(rank=0, commands=list, send=sent.append), comm, [])
     worker._warm = ("digest", {}), SimpleNamespace(close=close)
     worker._report(command, error)
     (event,) = sent
     assert event.job == "j"
+    assert comm.calls == ["pause"] * event.failed.refused
     return event.failed
 
 
@@ -54,18 +66,10 @@ def test_a_rank_whose_state_may_reach_the_next_job_does_not_refuse_but_fails(com
 
 def test_a_rank_exchanges_from_a_jobs_setup_to_its_end():
     """The job's program does not exist, so its setup fails; the Comm is resumed before it."""
-    calls, sent = [], []
-
-    class Recorded(SoloComm):
-        def pause(self):
-            calls.append("pause")
-
-        def resume(self):
-            calls.append("resume")
-
+    sent, comm = [], Recorded()
     commands = [setup(), Command(job="j", finish=Finish())]
-    worker = HfdtWorker(SimpleNamespace(rank=0, commands=lambda: commands, send=sent.append), Recorded(), [])
+    worker = HfdtWorker(SimpleNamespace(rank=0, commands=lambda: commands, send=sent.append), comm, [])
     worker._job = SimpleNamespace(feeds={})
     worker.run()
-    assert calls == ["resume", "pause"]
+    assert comm.calls == ["resume", "pause"]
     assert [event.WhichOneof("kind") for event in sent] == ["failed", "finished"]

@@ -28,7 +28,7 @@ class HorovodComm:
         os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
         from horovod.tensorflow import mpi_ops
 
-        self._pausable = _is_mpi_initialized(mpi_ops)  # Horovod starts only once with an MPI that it initialized
+        self._pausable = _starts_again(mpi_ops)
         mpi_ops.init()
         self._ops: Any = mpi_ops
         self.rank: int = mpi_ops.rank()
@@ -97,9 +97,12 @@ class HorovodComm:
         return [tf.reshape(part, tf.shape(t)) for part, t in zip(split, tensors, strict=True)]
 
 
-def _is_mpi_initialized(mpi_ops: Any) -> bool:
-    """Return whether the MPI library that Horovod uses is initialized; mpi4py may use another."""
+def _starts_again(mpi_ops: Any) -> bool:
+    """Return whether Horovod, not started yet, can start more than once: others have initialized its MPI library.
+
+    mpi4py may use another library. A start overwrites the file of Horovod's timeline, and what Horovod has tuned.
+    """
     library, found = mpi_ops._basics.MPI_LIB_CTYPES, ctypes.c_int()
     if hasattr(library, "MPI_Initialized"):  # Horovod may be built without MPI
         library.MPI_Initialized(ctypes.byref(found))
-    return bool(found.value)
+    return bool(found.value) and not {"HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE"} & os.environ.keys()

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,3 +78,16 @@ def test_ranks_without_a_usable_mpi4py_are_initialized_by_horovod(tmp_path, monk
     with initialized_mpi("mpi", 2):
         assert "mpi4py.MPI" not in sys.modules
     monkeypatch.delitem(sys.modules, "mpi4py")
+
+
+@pytest.mark.parametrize(("set_here", "initialized"), [("", 0), ("", 1), ("HOROVOD_TIMELINE", 1)])
+def test_horovod_starts_again_with_an_mpi_of_others_unless_it_would_lose_something(set_here, initialized, monkeypatch):
+    from hfdt.collectives.horovod import _starts_again
+
+    for name in ("HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE"):
+        monkeypatch.delenv(name, raising=False)
+    if set_here:
+        monkeypatch.setenv(set_here, "timeline.json")
+    library = SimpleNamespace(MPI_Initialized=lambda found: setattr(found._obj, "value", initialized))
+    again = _starts_again(SimpleNamespace(_basics=SimpleNamespace(MPI_LIB_CTYPES=library)))
+    assert again == (bool(initialized) and not set_here)

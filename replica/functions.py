@@ -118,7 +118,7 @@ class Functions:
 
     def _interpreted(self, function: Any, known: _Function, args: Sequence[Any]) -> list[Any]:
         with unrecorded():
-            outputs = interpret(known.flat, args)
+            outputs = interpret(known.flat, args, self._variables.assigned)
         for index, output in enumerate(outputs):
             _handle_data(function, index, output)
         return outputs

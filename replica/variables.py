@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.tensorflow import resource_variable_ops
+from fdt.compat.tensorflow import polymorphic_function, resource_variable_ops
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from replica.exchange import GroupedExchange
@@ -48,7 +48,11 @@ class ReplicatedVariables:
 
     def patches(self) -> list[Patch]:
         """Return the replacements in TensorFlow."""
-        return [Patch(resource_variable_ops.ResourceVariable, "__init__", self._make)]
+        return [
+            Patch(resource_variable_ops.ResourceVariable, "__init__", self._make),
+            Patch(polymorphic_function.UnliftedInitializerVariable, "__init__", self._make),
+            Patch(polymorphic_function.Function, "_initialize_uninitialized_variables", self._initialize),
+        ]
 
     # -- made ------------------------------------------------------------------------------------------------------
     def _make(self, original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
@@ -56,8 +60,18 @@ class ReplicatedVariables:
         if tf.executing_eagerly() and is_number(variable.dtype):
             self.made(variable)
 
+    def _initialize(self, original: Any, function: Any, initializers: Any) -> None:
+        """Give the variables that the first trace of a tf.function made their values, and register them."""
+        original(function, initializers)
+        with tf.init_scope():
+            for variable, _ in initializers if tf.executing_eagerly() else ():
+                if is_number(variable.dtype):
+                    self.made(variable)
+
     def made(self, variable: Any) -> None:
         """Assign rank 0's value to a new variable, and register it."""
+        if self._made and self._made[-1]() is variable:  # the initializer of one class has called the other's
+            return
         with unrecorded():
             value = variable.read_value().numpy()
             first = self._exchange.rank_0s("variable", [np.asarray(value)])[0]

@@ -5,14 +5,24 @@ function that is called with an element, and is emitted like any other.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from fdt.compat.tensorflow import constant_op, context, execute, tensor_util
 from replica.graph.drawing import draws, in_new_loop
-from replica.graph.flatten import RANDOM, SOURCES, Flat, GraphNode, Ref, eager_attrs, function_graph, functions_of
+from replica.graph.flatten import (
+    RANDOM,
+    SOURCES,
+    WRITES,
+    Flat,
+    GraphNode,
+    Ref,
+    eager_attrs,
+    function_graph,
+    functions_of,
+)
 
 _LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf", "Case", "StatelessCase")
 _OUTSIDE = RANDOM | frozenset(SOURCES)
@@ -43,19 +53,24 @@ def _types_of(graph: Any, callers: frozenset[str] = frozenset()) -> tuple[set[st
     return outer, inner
 
 
-def interpret(flat: Flat, arguments: Sequence[Any]) -> list[Any]:
+def interpret(flat: Flat, arguments: Sequence[Any], assigned: Callable[[Sequence[Any]], None]) -> list[Any]:
     """Run a function's operations one by one, and return its outputs.
 
     Args:
         flat: The function.
         arguments: Eager tensors, placed or not.
+        assigned: Called with the variables that an operation is about to assign. Bodies of loops and branches are calls
+            of functions, which are counted where they are called.
     """
     found: dict[Ref, Any] = {}
     for number, node in enumerate(flat.nodes):
         if node.argument is not None:
             outputs = [arguments[node.argument]]
         else:
-            outputs = _run(node, [found[ref] for ref in node.inputs])
+            inputs = [found[ref] for ref in node.inputs]
+            if node.op.type.startswith(WRITES):
+                assigned(inputs[:1])
+            outputs = _run(node, inputs)
         found.update({(number, index): output for index, output in enumerate(outputs)})
     return [found[ref] for ref in flat.outputs]
 

@@ -33,6 +33,18 @@ def element():
     next(iter(tf.data.Dataset.from_tensors(X)))
 
 
+def made_in_a_trace():
+    made = []
+
+    @tf.function
+    def function():
+        if not made:
+            made.append(tf.Variable(1.0))
+        return made[0] + 1.0
+
+    function()
+
+
 def in_python(function):
     return lambda: tf.function(lambda x: function(lambda y: -y, [x], tf.float32))(X)
 
@@ -159,6 +171,18 @@ CALLED = [
     # replica/variables.py, client_shim/verify, hfdt/exactness/assigned_state.py, nfdt/worker/local_steps.py
     (private.ResourceVariable, "__init__", lambda: tf.Variable(X), lambda variable, *args, **kwargs: variable is not V),
     (private.BaseResourceVariable, "__init__", lambda: tf.Variable(X), lambda variable, *args, **kwargs: True),
+    (
+        private.polymorphic_function.UnliftedInitializerVariable,
+        "__init__",
+        made_in_a_trace,
+        lambda variable, *args, **kwargs: variable is not V,
+    ),
+    (
+        private.polymorphic_function.Function,
+        "_initialize_uninitialized_variables",
+        made_in_a_trace,
+        lambda function, initializers: len(initializers) == 1,
+    ),
     # client_shim/replica/entropy.py
     (
         private.gen_stateful_random_ops,

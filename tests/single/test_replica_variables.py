@@ -5,8 +5,11 @@ import pytest
 import tensorflow as tf
 
 from fdt.errors import WorkerError
+from fdt.patches import patched
 from hfdt.collectives.inprocess import on_ranks
 from replica.exchange import GroupedExchange
+from replica.graph.flatten import flatten
+from replica.graph.interpret import draws_within, interpret
 from replica.variables import ReplicatedVariables
 from tests.single.thread_groups import MemoryGroup
 
@@ -45,6 +48,48 @@ def test_a_step_is_counted_when_a_variable_is_assigned_again():
         return variables.steps
 
     assert on_each(work) == [3, 3]
+
+
+def test_variables_that_the_trace_of_a_function_makes_are_registered():
+    """A model that is called first within a tf.function, and its optimizer's slots, are made while it is traced."""
+
+    def work(rank, variables):
+        made = []
+
+        @tf.function
+        def step():
+            if not made:
+                with tf.init_scope():
+                    made.append(tf.Variable(1.0))
+                made.append(tf.Variable(2.0))
+            return made[0] + made[1]
+
+        with patched(variables.patches()):
+            assert step() == 3.0
+        variables.begin_training()
+        counted = []
+        for variable in (made[0], made[1], made[1]):
+            variables.assigned([variable.handle])
+            counted.append(variables.steps)
+        return counted
+
+    assert on_each(work, size=1) == [[1, 1, 2]]
+
+
+def test_an_assignment_beside_a_loop_that_draws_is_counted():
+    variable = tf.Variable(1.0)
+
+    @tf.function
+    def step():
+        total = tf.constant(0.0)
+        for _ in tf.range(2):
+            total += tf.random.uniform(())
+        variable.assign(total)
+
+    function, assigned = step.get_concrete_function(), []
+    assert draws_within(function.graph)
+    interpret(flatten(function.graph), function.captured_inputs, assigned.extend)
+    assert len(assigned) == 1 and assigned[0] is variable.handle
 
 
 @pytest.mark.parametrize("size", [2, 3])

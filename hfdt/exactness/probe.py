@@ -26,12 +26,13 @@ from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows
 from hfdt.exactness.row_dependence import failed_line
 from hfdt.exactness.trial import COARSE, EXACT, HALF, Result, StepTrial, is_half, validation_states
-from hfdt.exactness.untouched import Untouched
+from hfdt.exactness.untouched import Untouched, others
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
 NOT_FINITE = "the loss was not checked: the first batch's gradients are not finite"
 REMEDY = "`--capture replica` divides every step exactly, `--allow-inexact` trains nevertheless"
+TEST_ASSIGNS = "validation assigns the variable {name!r}, of which the client would miss the last values: {parts}"
 
 
 @dataclass
@@ -105,11 +106,11 @@ class Probe:
         """Compare the test step of slices with that of a whole batch of validation data.
 
         Raises:
-            NeedsReplica: Slices and the whole differ.
+            NeedsReplica: Slices and the whole differ, or the test step assigns a variable of the model.
         """
         comm, batch = self._terms.comm, few_rows(whole, self._trial.row_cost, self._terms.comm.size)
         terms, alone, random = replace(self._terms, reading=reading), None, False
-        with Untouched(self._trainable, moved=False) as state:
+        with Untouched(self._trainable, moved=True) as state:
             if comm.rank == 0:
                 total = tf.cast(source.rows(batch), tf.int64)
                 solo = replace(terms, comm=SoloComm(), averaged={}, sent_bytes={})
@@ -117,9 +118,13 @@ class Probe:
                 random = relative(again, alone) > EXACT
             state.restart()
             sliced = validation_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
+            assigned = state.changed([*self._trainable.trainable, *others(self._trainable)])
+        parts = ", ".join(script_parts(self._trainable.model)[:3])
+        if agreed(comm, float(assigned is not None)):
+            name = str(getattr(assigned, "name", "?")).split(":")[0]
+            raise needs_replica(TEST_ASSIGNS.format(name=name, parts=parts))
         difference = 0.0 if alone is None or random else relative(sliced, alone)
         if agreed(comm, difference) > (HALF if is_half(self._trainable.model) else COARSE):
-            parts = ", ".join(script_parts(self._trainable.model)[:3])
             raise needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
 
     def _tested(self, state: Untouched, *step: Any) -> list[Tensor]:

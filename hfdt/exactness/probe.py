@@ -32,7 +32,6 @@ from hfdt.worker.step_context import LogSources, Reading, StepTerms
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
 NOT_FINITE = "the loss was not checked: the first batch's gradients are not finite"
 REMEDY = "`--capture replica` divides every step exactly, `--allow-inexact` trains nevertheless"
-TEST_ASSIGNS = "validation assigns the variable {name!r}, of which the client would miss the last values: {parts}"
 
 
 @dataclass
@@ -122,7 +121,9 @@ class Probe:
         parts = ", ".join(script_parts(self._trainable.model)[:3])
         if agreed(comm, float(assigned is not None)):
             name = str(getattr(assigned, "name", "?")).split(":")[0]
-            raise needs_replica(TEST_ASSIGNS.format(name=name, parts=parts))
+            raise needs_replica(
+                f"validation assigns the variable {name!r}, of which the client would miss the last values: {parts}"
+            )
         difference = 0.0 if alone is None or random else relative(sliced, alone)
         if agreed(comm, difference) > (HALF if is_half(self._trainable.model) else COARSE):
             raise needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")

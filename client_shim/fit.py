@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_shim.call import FitCall, Original, without_nothing
-from client_shim.capture.data import Captured
+from client_shim.capture.data import Captured, is_dataset
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.engine_channel import EngineChannel
@@ -23,7 +23,7 @@ from client_shim.summary import summarize
 from client_shim.validation import ClientValidation
 from client_shim.watched import watched_list
 from fdt.errors import WorkerError
-from fdt.job import BatchHooks, JobSpec
+from fdt.job import BatchHooks, GraphData, JobSpec
 from fdt.keras import attribute
 from fdt.signals import held_back, released
 from fdt.trainable import Trainable
@@ -74,17 +74,30 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             if captured.feed is not None:
                 captured.feed.skip(fit_checkpoints.first)
             ClientValidation(call, captured, fit_checkpoints.first).skip()
-            return fit_checkpoints.replay()
+            return _with_orders_owed(call, captured, fit_checkpoints.replay())
         job = make_job(
             run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
         )
         refs += [job.state.model, job.state.optimizer]
         if run.instead is not None:
             return run.instead(run, call, captured, trainable, job)
-        return _train(_CapturedFit(run, call, captured, trainable, job, fit_checkpoints))
+        history = _train(_CapturedFit(run, call, captured, trainable, job, fit_checkpoints))
+        return _with_orders_owed(call, captured, history)
     finally:
         for ref in refs:
             run.blobs.drop(ref)
+
+
+def _with_orders_owed(call: FitCall, captured: Captured, history: Any) -> Any:
+    """Return `history`. The script's dataset is owed the iterators that workers made of it."""
+    if isinstance(captured.train, GraphData) and is_dataset(call.arguments["x"]) and history.epoch:
+        from client_shim.capture import orders
+        from fdt.data import iterators_of_fit
+
+        steps, first = (max(call.arguments[name] or 0, 0) for name in ("steps_per_epoch", "initial_epoch"))
+        epochs = history.epoch[-1] + 1 - first
+        orders.owe(call.arguments["x"], iterators_of_fit(captured.train, steps, epochs, call.flavor.name))
+    return history
 
 
 def _fit_checkpoints(

@@ -55,6 +55,23 @@ def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) 
         yield
 
 
+@contextlib.contextmanager
+def orders_counted() -> Iterator[None]:
+    """Count, within the context, the orders that the script draws of its shuffled datasets."""
+    with contextlib.ExitStack() as stack:
+        active = [True]
+        stack.callback(active.clear)
+
+        def tensorflow(_: Any) -> None:
+            from client_shim.capture.orders import counted
+
+            if active:
+                stack.enter_context(counted())
+
+        _when_imported("tensorflow", tensorflow)
+        yield
+
+
 def _refuse_unless(
     stack: contextlib.ExitStack,
     active: list[bool],

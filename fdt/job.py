@@ -71,6 +71,7 @@ class GraphData:
         cardinality: Batches of one pass; negative values as tf.data's (infinite, unknown).
         seed: The seed of unseeded operations; 0: the job's.
         divided_rows: Rows of a full batch of a divided pipeline (fdt/data/division.py); 0: it is not divided.
+        iterators: Iterators of the pipeline that the script made before, each of which drew an order of its shuffles.
     """
 
     graph: BlobRef
@@ -79,6 +80,7 @@ class GraphData:
     cardinality: int
     seed: int
     divided_rows: int = 0
+    iterators: int = 0
 
 
 @dataclass(frozen=True)

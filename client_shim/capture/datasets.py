@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import tensorflow as tf
 
+from client_shim.capture import orders
 from fdt import compat
 from fdt.blobs import Blobs
 from fdt.data import division, pipeline
@@ -80,6 +81,7 @@ def capture(dataset: Any, blobs: Blobs, seed: int = 0, slices: Slices | None = N
         cardinality=int(dataset.cardinality()),
         seed=seed,
         divided_rows=0 if slices is None else slices.rows,
+        iterators=orders.drawn(dataset),
     )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fdt.blobs import Blobs
 from fdt.data.arrays import ArraySource
-from fdt.data.epochs import EpochBoundary, Epochs
+from fdt.data.epochs import EpochBoundary, Epochs, iterators_of
 from fdt.data.feed import Feed, FeedSource
 from fdt.data.graph import GraphSource
 from fdt.data.source import Reader, Source
@@ -83,10 +83,19 @@ def _arrays(
     return ArraySource(data, blobs, batch, plan, shuffle=training and fit.shuffle, seed=seed, fresh=fresh)
 
 
+def iterators_of_fit(data: GraphData, steps: int, epochs: int, flavor: str) -> int:
+    """Return how many iterators of a dataset an undivided `fit` makes. `steps`: `steps_per_epoch`, 0 for none."""
+    steps = _steps_of_pass(data, steps, flavor)
+    return iterators_of(epochs, data.cardinality, steps, _epoch_boundary(True, flavor))
+
+
+def _steps_of_pass(data: GraphData, steps: int, flavor: str) -> int:
+    """Return `steps`, or 0 where tf_keras begins a new pass with every epoch."""
+    return 0 if flavor == "tf_keras" and steps == data.cardinality else steps
+
+
 def _graph(data: GraphData, fit: FitArguments, blobs: Blobs, seed: int, training: bool, flavor: str) -> GraphSource:
-    steps = fit.steps_per_epoch if training else fit.validation_steps
-    if flavor == "tf_keras" and steps == data.cardinality:
-        steps = 0  # then tf_keras begins a new pass with every epoch
+    steps = _steps_of_pass(data, fit.steps_per_epoch if training else fit.validation_steps, flavor)
     data = replace(data, seed=data.seed or seed)
     return GraphSource(data, blobs, steps=steps, first=fit.initial_epoch, boundary=_epoch_boundary(training, flavor))
 

@@ -76,6 +76,33 @@ class Epochs:
         return spans
 
 
+def iterators_before(data_pass: int, batches: int, steps: int, boundary: EpochBoundary) -> int:
+    """Return how many iterators of a dataset an undivided `fit` makes before that of its pass `data_pass`.
+
+    Keras 3 makes another one at the end of a pass whose length it knows, unless that is the next pass's (3.15,
+    trainers/epoch_iterator.py). tf_keras makes one before its first epoch (2.21, engine/data_adapter.py).
+
+    Args:
+        data_pass: The pass, counted from 0.
+        batches: Batches of one pass; negative: unknown or infinite.
+        steps: `steps_per_epoch`, 0 for none.
+        boundary: The behavior at the end of a pass.
+    """
+    if steps or boundary is EpochBoundary.ANEW:
+        return data_pass
+    if boundary is EpochBoundary.JOINED:
+        return data_pass + 1
+    return 2 * data_pass if batches >= 0 else data_pass
+
+
+def iterators_of(epochs: int, batches: int, steps: int, boundary: EpochBoundary) -> int:
+    """Return how many iterators of a dataset an undivided `fit` of `epochs` epochs makes; see `iterators_before`."""
+    if not steps:
+        return iterators_before(epochs, batches, steps, boundary)
+    ends = boundary is EpochBoundary.SHORT and batches > 0  # a pass that ends is followed by another one
+    return 1 + (epochs // -(-batches // steps) if ends else 0)
+
+
 def locate(spans: list[Span], index: int) -> tuple[int, int]:
     """Return (pass, batch within the pass) of an epoch's batch `index`. Raises IndexError after the end."""
     for span in spans:

@@ -5,8 +5,8 @@ that batches stay the same, a rank maps only the rows of its slice (fdt/data/div
 of the pipeline's work, and a pipeline slower than the training step does not get faster with more ranks.
 
 A shuffle draws a new order for each new iterator, so the order of a pass depends on the seeds and on how many iterators
-were made before. `_iterators_before` has the numbers of an undivided `fit`. A rank that needs a later pass first makes
-the iterators that it missed; one that needs an earlier pass rebuilds the pipeline. A worker's `fit` gets a SinglePass,
+were made before: by the script, and by an undivided `fit`. A rank that needs a later pass first makes the iterators
+that it missed; one that needs an earlier pass rebuilds the pipeline. A worker's `fit` gets a SinglePass,
 because the iterators that it makes itself must not count.
 """
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from fdt.blobs import Blobs
 from fdt.data import division, pipeline, source
-from fdt.data.epochs import EpochBoundary, Epochs
+from fdt.data.epochs import EpochBoundary, Epochs, iterators_before
 from fdt.data.pipeline import Parts
 from fdt.data.source import Reader, as_is
 from fdt.job import GraphData
@@ -43,6 +43,7 @@ class GraphSource:
         self._parts, self._seed = Parts(bytes(blobs.get(data.graph)), constants), data.seed
         self._divided_rows = data.divided_rows
         self._first, self._take = first, steps
+        self._batches, self._iterators = data.cardinality, data.iterators
         self._goes_on = bool(steps) and boundary is not EpochBoundary.ANEW
         self._plan = Epochs(data.cardinality, steps, first, boundary=boundary) if data.cardinality >= 0 else None
         self._boundary = boundary
@@ -97,24 +98,16 @@ class GraphSource:
         self, key: tuple[int, int] | None, build: Callable[[], Dataset], decorate: Callable[[Dataset], Dataset]
     ) -> "_PassReader":
         if key not in self._walkers:
-            passes = _Passes(build, self._iterators_before, self._caches, self._take)
+            passes = _Passes(build, self._before, self._caches, self._take)
             kind = _LongPassReader if self._goes_on else _PassReader
             self._walkers[key] = kind(
                 passes, decorate, self._take, self._first, again=self._boundary is EpochBoundary.SHORT
             )
         return self._walkers[key]
 
-    def _iterators_before(self, number: int) -> int:
-        """Return how many iterators of the dataset an undivided `fit` makes before that of its pass `number`.
-
-        Keras 3 makes another one at the end of a pass whose length it knows, unless that is the next pass's (3.15,
-        trainers/epoch_iterator.py). tf_keras makes one before its first epoch (2.21, engine/data_adapter.py).
-        """
-        if self._take or self._boundary is EpochBoundary.ANEW:
-            return number
-        if self._boundary is EpochBoundary.JOINED:
-            return number + 1
-        return 2 * number if self._plan is not None else number
+    def _before(self, number: int) -> int:
+        """Return how many iterators of the dataset the script makes before that of pass `number`."""
+        return self._iterators + iterators_before(number, self._batches, self._take, self._boundary)
 
     def _whole(self) -> Dataset:
         """Return the dataset of whole batches."""

@@ -40,20 +40,22 @@ class ArrayData(_message.Message):
     def __init__(self, arrays: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., structure: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class GraphData(_message.Message):
-    __slots__ = ("graph", "constants", "spec", "cardinality", "seed", "divided_rows")
+    __slots__ = ("graph", "constants", "spec", "cardinality", "seed", "divided_rows", "iterators")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     CONSTANTS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     DIVIDED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ITERATORS_FIELD_NUMBER: _ClassVar[int]
     graph: _tensor_pb2.BlobRef
     constants: _tensor_pb2.BlobRef
     spec: _tensor_pb2.BlobRef
     cardinality: int
     seed: int
     divided_rows: int
-    def __init__(self, graph: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., constants: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., spec: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., cardinality: _Optional[int] = ..., seed: _Optional[int] = ..., divided_rows: _Optional[int] = ...) -> None: ...
+    iterators: int
+    def __init__(self, graph: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., constants: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., spec: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., cardinality: _Optional[int] = ..., seed: _Optional[int] = ..., divided_rows: _Optional[int] = ..., iterators: _Optional[int] = ...) -> None: ...
 
 class FeedData(_message.Message):
     __slots__ = ("name", "steps", "spec")

@@ -24,7 +24,7 @@ from fdt.data.source import SinglePass
 from fdt.job import FitArguments
 
 sys.path.insert(0, str(Path(__file__).parent))
-from data_orders import orders  # noqa: E402 - beside this file, for the other process too
+from data_orders import order_of_fit, orders  # noqa: E402 - beside this file, for the other process too
 
 N = 1003
 X = np.random.default_rng(0).random((N, 20)).astype("float32")
@@ -147,22 +147,6 @@ SHUFFLED = {
     "steps": (lambda: arrays().shuffle(N, seed=5).batch(64), -(-N // 64)),
     "cached": (lambda: arrays().shuffle(N, seed=5).batch(64).cache(), None),
 }
-
-
-def order_of_fit(library, dataset, steps):
-    """The first labels of each of three epochs of an undivided `fit`."""
-    seen = []
-
-    class Seen(library.Model):
-        def train_step(self, batch):
-            tf.py_function(lambda y: seen.append(y.numpy().tolist()), [batch[1]], [])
-            return {"loss": tf.constant(0.0)}
-
-    model = Seen()
-    model.compile("sgd", "mse")
-    model.fit(dataset, epochs=3, steps_per_epoch=steps, shuffle=False, verbose=0)
-    batches = len(seen) // 3
-    return [seen[epoch * batches : (epoch + 1) * batches] for epoch in range(3)]
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")

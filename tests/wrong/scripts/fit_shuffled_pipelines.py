@@ -1,4 +1,4 @@
-"""issue: fit: shuffled pipelines, a generator and a PyDataset: the order of each epoch and the optimizer's count"""
+"""issue: fit: shuffled pipelines that were read before or not, a generator, a PyDataset: each epoch's order"""
 
 import itertools
 import warnings
@@ -26,6 +26,12 @@ class Rows(keras.utils.PyDataset):
         return x[8 * index : 8 * index + 8], y[8 * index : 8 * index + 8]
 
 
+def looked_at(data):
+    next(iter(data.take(1)))
+    return data
+
+
+twice = shuffled()
 DATA = {
     "known": (shuffled(), None),
     "as many steps": (shuffled(), 3),
@@ -34,6 +40,10 @@ DATA = {
     "cached": (shuffled().cache(), None),
     "generator": (((x[n : n + 8], y[n : n + 8]) for n in itertools.cycle((0, 8, 16))), 2),
     "dataset": (Rows(), None),
+    "looked at": (looked_at(shuffled()), None),
+    "looked at and cached": (looked_at(shuffled()).cache(), None),
+    "first fit": (twice, None),
+    "second fit": (twice.prefetch(1), 2),
 }
 for name, (data, steps) in DATA.items():
     keras.utils.set_random_seed(72)
@@ -42,3 +52,4 @@ for name, (data, steps) in DATA.items():
     history = model.fit(data, epochs=3, steps_per_epoch=steps, shuffle=False, verbose=0)
     print(name, int(model.optimizer.iterations), [f"{v:.12g}" for v in history.history["loss"]])
 print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])
+print("read after both fits", f"{float(tf.reduce_sum(next(iter(twice))[1])):.12g}")

@@ -1,0 +1,166 @@
+"""Orders that the script draws of a seeded shuffle before `fit`: workers begin with the next one."""
+
+import keras
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from client_shim.capture import orders
+from client_shim.capture.datasets import capture
+from client_shim.imports import orders_counted
+from fdt.blobs import LocalBlobs
+from fdt.data import iterators_of_fit, open_source
+from fdt.data.pipeline import Refused
+from fdt.job import FitArguments
+from tests.single.data_orders import order_of_fit
+
+ROWS = 48
+LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
+
+
+@pytest.fixture(autouse=True)
+def _counted():
+    with orders_counted():
+        yield
+
+
+@pytest.fixture
+def blobs(tmp_path):
+    return LocalBlobs(tmp_path)
+
+
+def shuffled():
+    rows = tf.data.Dataset.range(ROWS).map(lambda n: (tf.cast([n], tf.float32), n))
+    return rows.shuffle(ROWS, seed=5).batch(16)
+
+
+def labels(data, blobs, library, epoch, steps=0):
+    fit = FitArguments(steps_per_epoch=steps, epochs=3)
+    source = open_source(data, fit, blobs, 7, training=True, flavor=library.__name__)
+    return [element[1].numpy().tolist() for element, _ in source.slices(epoch, 0, 1)]
+
+
+def first_labels(data):
+    return next(iter(data))[1].numpy().tolist()
+
+
+def is_looked_at(data):
+    first_labels(data.take(1))
+
+
+def is_adapted_to(data):
+    layer = keras.layers.Normalization()
+    layer.adapt(data.map(lambda x, y: x))
+
+
+def is_reduced(data):
+    data.reduce(0, lambda count, _: count + 1)
+
+
+def is_zipped_with_itself(data):
+    next(iter(tf.data.Dataset.zip((data, data))))
+
+
+@LIBRARIES
+@pytest.mark.parametrize("before", [is_looked_at, is_adapted_to, is_reduced, is_zipped_with_itself])
+def test_workers_begin_with_the_order_after_those_that_the_script_has_drawn(blobs, library, before):
+    alone, ours = shuffled(), shuffled()
+    before(alone)
+    before(ours)
+    data = capture(ours, blobs)
+    assert data.iterators > 0
+    for epoch, order in enumerate(order_of_fit(library, alone, None)):
+        assert labels(data, blobs, library, epoch) == order
+
+
+@LIBRARIES
+@pytest.mark.parametrize("steps", [None, 2, 3])
+def test_an_earlier_fit_has_drawn_orders_that_the_script_gets_too(blobs, library, steps):
+    alone, ours = shuffled(), shuffled()
+    is_looked_at(alone)
+    is_looked_at(ours)
+    order_of_fit(library, alone, steps)
+    orders.owe(ours, iterators_of_fit(capture(ours, blobs), steps or 0, 3, library.__name__))
+    first, *_ = order_of_fit(library, alone, steps)[0]
+    assert labels(capture(ours, blobs), blobs, library, 0, steps or 0)[0] == first
+    orders.owe(ours, iterators_of_fit(capture(ours, blobs), steps or 0, 3, library.__name__))
+    assert first_labels(ours) == first_labels(alone)
+    assert first_labels(ours) == first_labels(alone)
+
+
+@LIBRARIES
+def test_a_cache_that_is_made_after_a_look_keeps_the_next_order_in_each_fit(blobs, library):
+    looked_at, theirs = shuffled(), shuffled()
+    is_looked_at(looked_at)
+    is_looked_at(theirs)
+    ours, alone = looked_at.cache(), theirs.cache()
+    for _ in range(2):
+        data = capture(ours, blobs)
+        for epoch, order in enumerate(order_of_fit(library, alone, None)):
+            assert labels(data, blobs, library, epoch) == order
+        orders.owe(ours, iterators_of_fit(data, 0, 3, library.__name__))
+
+
+def test_two_shuffles_get_what_they_are_owed(blobs):
+    alone, ours = (shuffled().shuffle(3, seed=2) for _ in range(2))
+    for _ in range(4):
+        iter(alone)
+    orders.owe(ours, 4)
+    assert first_labels(ours) == first_labels(alone)
+    assert capture(ours, blobs).iterators == 5
+
+
+def test_an_unseeded_shuffle_and_one_that_keeps_its_order_count_nothing(blobs):
+    for data in (
+        tf.data.Dataset.range(9).shuffle(9).batch(3),
+        tf.data.Dataset.range(9).shuffle(9, seed=1, reshuffle_each_iteration=False).batch(3),
+    ):
+        next(iter(data))
+        assert capture(data, blobs).iterators == 0
+
+
+def read_in_a_function():
+    data = shuffled()
+
+    @tf.function
+    def total():
+        rows = tf.constant(0, tf.int64)
+        for _, y in data:
+            rows += tf.reduce_sum(y)
+        return rows
+
+    total()
+    return data
+
+
+def read_in_part():
+    first = shuffled()
+    is_looked_at(first)
+    return first.shuffle(3, seed=1)
+
+
+def read_often():
+    data = shuffled()
+    orders.owe(data, orders.MOST + 1)
+    return data
+
+
+def read_into_a_cache():
+    data = shuffled().cache()
+    list(data)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (read_in_a_function, "a number of orders that is unknown"),
+        (read_in_part, "different numbers of orders"),
+        (read_often, "1,001 orders"),
+        (read_into_a_cache, "read its cache"),
+    ],
+)
+def test_the_client_draws_where_the_number_is_not_known(blobs, made, reason):
+    with pytest.raises(Refused, match=reason):
+        capture(made(), blobs)

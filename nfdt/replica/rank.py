@@ -37,7 +37,7 @@ from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.sessions import NfdtSessions
-from nfdt.replica.side_effects import LostEffect, effects
+from nfdt.replica.side_effects import Handled, LostEffect, effects
 from nfdt.replica.skippable_regions import SkippableRegions
 
 UNDIVIDED = (
@@ -125,7 +125,7 @@ class RoundRobinRank:
             self._turns.moves(exchange)
         output = original(function, *args, **kwargs)
         if self._turns.calling or self.skippable_regions.inside():
-            found = effects(function, functools.partial(self._exempt, function))
+            found = effects(function, functools.partial(self._handled, function))
             self._turns.called(function, found)
             if self._turns.calling and self._size > 1:  # other workers' calls will be skipped
                 for effect, by in found:
@@ -133,11 +133,13 @@ class RoundRobinRank:
                         effect.move(by)
         return output
 
-    def _exempt(self, function: Any) -> tuple[list[tf.Variable], list[tf.Variable] | None]:
-        """Return what `effects` asks for, for a function that was traced."""
-        counts = [count for exchange in self._exchanges.of_function(function) for count in exchange.counts]
+    def _handled(self, function: Any) -> Handled:
+        """Return the variables of a traced function whose changes need no repetition, or are exchanged."""
+        exchanges = list(self._exchanges.of_function(function))
+        counts = [count for exchange in exchanges for count in exchange.counts]
         may_add_up = function_takes(function) and not function_trains(function)  # gradients
-        return [*counts, *self.metrics.variables()], None if may_add_up else self._exchanges.owned()
+        exchanged = None if may_add_up else self._exchanges.owned()
+        return Handled([*counts, *self.metrics.variables()], exchanged, [(e.counts[0], e.raw) for e in exchanges])
 
     def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:
         """Call a tf.function: in turn if it is a training step, or computes gradients in a training loop."""

@@ -2,11 +2,12 @@
 
 Iterators advance, and constants are added, in every worker. A variable that the function computes from its own value
 advances in a worker's own calls only, so the script is refused. It is not refused for variables that workers exchange
-or combine: those of optimizers, metrics and layers.
+or combine: those of optimizers, metrics and layers. But an assignment behind a variable's update, such as a clip of the
+weights, would follow rank 0's own updates only, and is refused too.
 """
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,11 +36,17 @@ CHANGED = (
     "calls of other workers. hfdt run computes it exactly. Or change the variable in the loop, behind the call, from "
     "values other than the call's (gradients that are added up: one function adds, another applies them)"
 )
+ASSIGNED = (
+    "workers take the calls of a training function in turn, and rank 0 applies all updates, so the assignment at "
+    "{where}, behind the update of its variable, would miss the updates of other workers. hfdt run computes it "
+    "exactly. Or give the variable a constraint (`constraint=`), which acts with each update"
+)
 
+_EXCHANGE = os.path.join("nfdt", "replica", "exchange.py")
 # Files and functions whose variables workers exchange or combine; parts of their paths.
 _HANDLED = (
     (os.path.join("client_shim", "replica", "metric_state.py"), ""),
-    (os.path.join("nfdt", "replica", "exchange.py"), ""),
+    (_EXCHANGE, ""),
     (os.path.join("nfdt", "replica", "rank.py"), "exchanged"),
     (os.path.join("keras", "src", "layers", "layer.py"), "__call__"),
     (os.path.join("tf_keras", "src", "engine", "base_layer.py"), "__call__"),
@@ -74,31 +81,41 @@ class CounterEffect:
 
 
 class LostEffect:
-    """A change that cannot be repeated without the call."""
+    """A change that cannot be repeated without the call. `reason`: CHANGED or ASSIGNED."""
 
-    def __init__(self, operation: Any) -> None:
-        self._where = where_defined(operation)
+    def __init__(self, operation: Any, reason: str = CHANGED) -> None:
+        self._where, self._reason = where_defined(operation), reason
 
     def move(self, by: int) -> None:
         """Refuse the script: the call was skipped."""
-        raise CaptureError(CHANGED.format(where=self._where))
+        raise CaptureError(self._reason.format(where=self._where))
 
 
-def effects(
-    function: Any, exempt: Callable[[], tuple[Sequence[tf.Variable], Sequence[tf.Variable] | None]]
-) -> list[tuple[Any, int]]:
+class Handled(NamedTuple):
+    """Variables whose changes in a function workers handle.
+
+    Attributes:
+        repeated: Those whose changes need no repetition.
+        exchanged: Those that workers exchange, which have no LostEffect; None: the function has none at all.
+        updates: The count of each optimizer that the function uses, and the variables that it updates with the count.
+    """
+
+    repeated: Sequence[tf.Variable]
+    exchanged: Sequence[tf.Variable] | None
+    updates: Sequence[tuple[tf.Variable, Sequence[tf.Variable]]]
+
+
+def effects(function: Any, handled: Callable[[], Handled]) -> list[tuple[Any, int]]:
     """Return the side effects of one call of `function`, which is traced.
 
     Args:
         function: A tf.function.
-        exempt: Returns the variables whose changes need no repetition, and those that workers exchange, which have no
-            LostEffect; None in place of these: the result has no LostEffects. It is called once for each trace.
+        handled: Returns the variables that workers handle. It is called once for each trace.
     """
     known: dict[int, list[tuple[Any, int]]] = vars(function).setdefault("_fdt_effects", {})
     traces = function.experimental_get_tracing_count()
     if traces not in known:
-        but, owned = exempt()
-        known[traces] = list(_effects(function, _handles(but), None if owned is None else _handles(owned)))
+        known[traces] = list(_effects(function, handled()))
     return known[traces]
 
 
@@ -106,12 +123,15 @@ def _handles(variables: Sequence[tf.Variable]) -> set[int]:
     return {id(variable.handle) for variable in variables}
 
 
-def _effects(function: Any, but: set[int], owned: Container[int] | None) -> Iterator[tuple[Any, int]]:
+def _effects(function: Any, handled: Handled) -> Iterator[tuple[Any, int]]:
     graph = function._list_all_concrete_functions()[0].graph
     if _has_resources(graph) and any(node.op in _DRAWS for node in _nested(graph)):
         raise CaptureError(NESTED.format(where=where()))
     captured = {_key(inner): outer for outer, inner in graph.captures}
     found = [(level, op, level.outer(op.inputs[0])) for level, op in _operations(_Level(graph, captured))]
+    but = _handles(handled.repeated)
+    owned = None if handled.exchanged is None else _handles(handled.exchanged)
+    behind = {id(op) for op in _behind_updates(found, handled.updates)}
     changes = [(level, op, outer) for level, op, outer in found if outer is not None and id(outer) not in but]
     amounts = [_amount(level, op) for level, op, _ in changes]
     pairs = list(zip(changes, amounts, strict=True))
@@ -119,10 +139,25 @@ def _effects(function: Any, but: set[int], owned: Container[int] | None) -> Iter
     for (level, operation, outer), amount in pairs:
         if operation.type in _DRAWS:
             yield IteratorEffect(operation, outer), 1
+        elif amount is None and id(operation) in behind:
+            yield LostEffect(operation, ASSIGNED), 1
         elif owned is not None and id(outer) not in owned and _is_lost(level, operation, id(outer) in otherwise):
             yield LostEffect(operation), 1
         elif amount is not None:
             yield CounterEffect(outer, amount), 1
+
+
+def _behind_updates(
+    found: Sequence[tuple["_Level", Any, Any]], updates: Sequence[tuple[tf.Variable, Sequence[tf.Variable]]]
+) -> Iterator[Any]:
+    """Yield the script's assignments of variables that an optimizer has updated before in the same call."""
+    of_count = {id(count.handle): _handles(variables) for count, variables in updates}
+    updated: set[int] = set()
+    for _, operation, outer in found:
+        if id(outer) in of_count and any(f.filename.endswith(_EXCHANGE) for f in operation.traceback or ()):
+            updated |= of_count[id(outer)]
+        elif id(outer) in updated and _is_scripts(operation):
+            yield operation
 
 
 def _has_resources(graph: Any) -> bool:

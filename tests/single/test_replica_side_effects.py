@@ -87,6 +87,39 @@ def test_what_workers_exchange_or_replace_is_not_refused(run, change):
     run(EFFECTS.format(change=KEPT[change]), Worker1())
 
 
+BEHIND = """
+@tf.function
+def clip():
+    weight.assign(tf.clip_by_value(weight, -1.0, 1.0))
+@tf.function
+def acting(batch):
+    loss = step(batch)
+    {change}
+    return loss
+for batch in dataset:
+    acting(batch)
+"""
+BEHIND_THE_UPDATE = {
+    "clipped": "weight.assign(tf.clip_by_value(weight, -1.0, 1.0))",
+    "decayed": "weight.assign_sub(0.1 * weight)",
+    "in_a_function": "clip()",
+    "in_a_branch": "tf.cond(loss > 0, lambda: weight.assign(weight / 2.0), lambda: weight.read_value())",
+    "from_others": "bias.assign(weight)",
+}
+
+
+@pytest.mark.parametrize("group", [Worker1, test_replica_iterations.Rank0])
+@pytest.mark.parametrize("change", BEHIND_THE_UPDATE)
+def test_an_assignment_behind_the_update_of_its_variable_is_refused(run, group, change):
+    with pytest.raises(CaptureError, match=r"assignment at .*script.py:\d+, behind the update .* constraint"):
+        run(BEHIND.format(change=BEHIND_THE_UPDATE[change]), group())
+
+
+@pytest.mark.parametrize("change", ["weight.assign_add([0.5])", "fraction = tf.identity(weight)", "counts.append(1)"])
+def test_constants_and_readings_behind_the_update_are_not_refused(run, change):
+    run(BEHIND.format(change=change), Worker1())
+
+
 ACCUMULATED = """
 total = tf.Variable([0.0], trainable=False)
 @tf.function

@@ -152,7 +152,8 @@ def capture_data(
     if validation_data is None or not validate_remotely:
         return captured
     side = _Side(*unpacked(validation_data), validation_batch_size or batch_size, validation_steps)
-    checked = _take(flavor, blobs, _as_pipeline(side, shuffle=False), divide)
+    side = _as_pipeline(side, shuffle=False)
+    checked = _take(flavor, blobs, side, divide, in_order=validation_steps is not None)
     if isinstance(checked, str):
         return captured
     refs = captured.refs + _refs(checked.data)
@@ -168,10 +169,13 @@ def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
     return replace(side, x=dataset, y=None, sample_weight=None)
 
 
-def _take(flavor: str, blobs: Blobs, side: _Side, divide: bool) -> _CapturedSide | str:
-    """Return data that workers read by themselves, or the reason why only the client can draw them."""
+def _take(flavor: str, blobs: Blobs, side: _Side, divide: bool, *, in_order: bool = True) -> _CapturedSide | str:
+    """Return data that workers read by themselves, or the reason why only the client can draw them.
+
+    `in_order`: whether the order of the rows matters.
+    """
     if is_dataset(side.x):
-        return _take_dataset(flavor, blobs, side, divide)
+        return _take_dataset(flavor, blobs, side, divide, in_order)
     if arrays.can_take(flavor, side.x, side.y, side.sample_weight):
         return _take_arrays(flavor, blobs, side)
     return f"a {type(side.x).__name__} runs in the script's process only"
@@ -203,7 +207,7 @@ def _fed(feed: "FeedPlan", blobs: Blobs, note: str, mapped: str) -> _CapturedSid
     return _CapturedSide(data, feed.spec, Facts("sent by the client", None, None, feed.steps, 0, note, mapped))
 
 
-def _take_dataset(flavor: str, blobs: Blobs, side: _Side, divide: bool) -> _CapturedSide | str:
+def _take_dataset(flavor: str, blobs: Blobs, side: _Side, divide: bool, in_order: bool) -> _CapturedSide | str:
     from client_shim.capture import datasets
     from fdt.data.pipeline import Refused
 
@@ -216,7 +220,7 @@ def _take_dataset(flavor: str, blobs: Blobs, side: _Side, divide: bool) -> _Capt
     dataset = datasets.weighted(side.x, weigh)
     slices, mapped = datasets.divided(side.x, weigh) if divide else (None, "")
     try:
-        data = datasets.capture(dataset, blobs, slices=slices)
+        data = datasets.capture(dataset, blobs, slices=slices, in_order=in_order)
     except Refused as refusal:
         return str(refusal)
     steps = side.steps or (data.cardinality if data.cardinality >= 0 else None)

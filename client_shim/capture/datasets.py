@@ -56,7 +56,9 @@ def mapped_by_client(dataset: Any) -> str:
     return f"the script maps all rows, because {found}" if found and isinstance(found, str) else ""
 
 
-def capture(dataset: Any, blobs: Blobs, seed: int = 0, slices: Slices | None = None) -> GraphData:
+def capture(
+    dataset: Any, blobs: Blobs, seed: int = 0, slices: Slices | None = None, *, in_order: bool = True
+) -> GraphData:
     """Put the pipeline's graph and arrays into `blobs`.
 
     Args:
@@ -64,6 +66,7 @@ def capture(dataset: Any, blobs: Blobs, seed: int = 0, slices: Slices | None = N
         blobs: The shared memory of the client and the engine.
         seed: The pipeline's seed; 0: the job's own.
         slices: The division of `dataset`, which workers rebuild instead.
+        in_order: Whether the order of the rows matters.
 
     Returns:
         The pipeline as data of a job.
@@ -73,6 +76,7 @@ def capture(dataset: Any, blobs: Blobs, seed: int = 0, slices: Slices | None = N
     """
     spec = dataset.element_spec
     _refuse_others(spec)
+    iterators = orders.drawn(dataset) if in_order else 0
     parts = pipeline.take_apart(dataset if slices is None else slices.dataset)
     return GraphData(
         graph=blobs.put(parts.graph),
@@ -81,7 +85,7 @@ def capture(dataset: Any, blobs: Blobs, seed: int = 0, slices: Slices | None = N
         cardinality=int(dataset.cardinality()),
         seed=seed,
         divided_rows=0 if slices is None else slices.rows,
-        iterators=orders.drawn(dataset),
+        iterators=iterators,
     )
 
 

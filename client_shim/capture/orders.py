@@ -2,24 +2,31 @@
 
 A seeded shuffle draws another order for each iterator. So the order of a `fit` depends on the iterators before it: a
 look at a batch, `adapt`, or an earlier `fit`. Workers make an earlier `fit`'s iterators in its place; the script's own
-dataset is owed them, and gets them when the script reads it again. A cache that holds a shuffle's order takes no more
-orders of it once it is full, so what is behind it is owed nothing: a second `fit` shuffles as the first did.
+dataset is owed them, and gets them when the script reads it again.
+
+The number of iterators is that of orders where a pipeline has one shuffle and, behind it, only steps that read it once.
+Another pipeline that the script has read is read on by the client; after a `fit` on workers it starts anew, as does one
+with a cache of shuffled rows, which keeps the order of the first `fit`.
 """
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.tensorflow import dataset_ops, iterator_ops
+from fdt.compat.tensorflow import api, dataset_ops, iterator_ops
 from fdt.data.pipeline import Refused
 from fdt.ops import IdentityMap
-from fdt.patches import Patch, patched
+from fdt.patches import Patch, patched, replace
 from fdt.typing import Dataset
 
-MOST = 1000  # a worker makes these iterators before its first batch, each in some milliseconds
+MOST = 200  # each worker makes these iterators before its first batch, in some milliseconds each
+_READ_ONCE = {"BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset", "MapDataset", "ParallelMapDataset"}
+_READ_ONCE |= {"CacheDataset", "FilterDataset", "OptionsDataset", "PrefetchDataset", "SkipDataset", "TakeDataset"}
+_READ_ONCE |= {"DatasetV1Adapter"}
 
 
 @dataclass
@@ -42,45 +49,56 @@ class _Orders:
         self.traced |= not eagerly
 
     def owe(self, count: int) -> None:
-        """Add `count` to the orders that are owed; negative: they have been drawn."""
+        """Add `count` iterators that workers made."""
         self.owed += count
+
+    def settle(self) -> int:
+        """Return the number of orders that are owed, which is 0 from now on."""
+        count, self.owed = self.owed, 0
+        return count
 
 
 _OF: IdentityMap[_Orders] = IdentityMap()
+_ACTIVE: list[bool] = []  # not empty while the script's iterators are counted
 
 
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
     """Count the orders within the context."""
-    patches = [Patch(iterator_ops.OwnedIterator, "__init__", _made), Patch(dataset_ops.DatasetV2, "reduce", _reduced)]
-    with patched(patches):
+    with patched([Patch(iterator_ops.OwnedIterator, "__init__", _made)]), contextlib.ExitStack() as stack:
+        replace(stack, dataset_ops.DatasetV2, "reduce", _counting(dataset_ops.DatasetV2.reduce))
+        _ACTIVE.append(True)
+        stack.callback(_ACTIVE.pop)
         yield
 
 
 def drawn(dataset: Dataset) -> int:
-    """Return the number of orders that each seeded shuffle of `dataset` has drawn.
+    """Return the number of orders that the shuffle of `dataset` has drawn; 0 where one is random in each run.
 
     Raises:
-        Refused: The number is unknown, or too large, or not the same for all, or a cache may hold one of the orders.
+        Refused: The script has read the dataset before, and workers cannot go on where it stopped.
     """
-    orders = [_of(shuffle) for shuffle in _shuffles(dataset)]
-    numbers = {each.drawn + each.owed for each in orders} or {0}
-    if any(each.traced for each in orders):
+    stages = _stages(dataset)
+    shuffles = [stage for stage in stages if _reshuffles(stage)]
+    number = max((_of(shuffle).drawn + _of(shuffle).owed for shuffle in shuffles), default=0)
+    if not number or not _ACTIVE or not all(map(_is_seeded, shuffles)):
+        return 0
+    if any(_of(shuffle).traced for shuffle in shuffles):
         raise Refused("a tf.function of the script reads its shuffled rows, in a number of orders that is unknown")
-    if len(numbers) > 1:
-        raise Refused("the script has read a part of it, so its shuffles have drawn different numbers of orders")
-    (number,) = numbers
+    if not _is_read_once(stages):
+        raise Refused("the script has read it before, and its shuffled rows are not read once by each iterator")
     if number > MOST:
         raise Refused(f"its shuffle has drawn {number:,} orders, which every worker would have to draw again")
-    if any(_of(cache).drawn for cache in _caches(dataset)):
+    if any(_of(cache).drawn for cache in _caches(stages)):
         raise Refused("the script has read its cache, which may hold one of the orders that it drew")
     return number
 
 
 def owe(dataset: Dataset, count: int) -> None:
     """Note that workers made `count` iterators of `dataset` which the script's `fit` makes on one machine."""
-    for shuffle in () if any(True for _ in _caches(dataset)) else _shuffles(dataset):
-        _of(shuffle).owe(count)
+    stages = _stages(dataset)
+    if _ACTIVE and _is_read_once(stages) and not _caches(stages):
+        _of(next(filter(_reshuffles, stages))).owe(count)
 
 
 def _made(original: Any, iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -89,48 +107,66 @@ def _made(original: Any, iterator: Any, dataset: Any = None, *args: Any, **kwarg
     original(iterator, dataset, *args, **kwargs)
 
 
-def _reduced(original: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-    _draw(dataset)
-    return original(dataset, *args, **kwargs)
+def _counting(original: Any) -> Any:
+    """Return `reduce` that is counted. AutoGraph stays as it is, for the function that `reduce` is given."""
+
+    @functools.wraps(original)
+    def reduce(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        _draw(dataset)
+        return original(dataset, *args, **kwargs)
+
+    return api.autograph_artifact(reduce)
 
 
 def _draw(dataset: Any) -> None:
     """Count one iterator of `dataset`, after those that are owed."""
     eagerly = tf.executing_eagerly()
-    for shuffle in _shuffles(dataset) if eagerly else ():
-        _pay(shuffle)
-    for each in (*_shuffles(dataset), *_caches(dataset)):
-        _of(each).draw(eagerly=eagerly)
+    for stage in _stages(dataset):
+        if not (_reshuffles(stage) or _is_cache(stage)):
+            continue
+        for _ in range(_of(stage).settle() if eagerly else 0):
+            iter(stage)
+        _of(stage).draw(eagerly=eagerly)
 
 
-def _pay(shuffle: Any) -> None:
-    """Make the iterators that a shuffle is owed. Those around it, which come first, make iterators of it too."""
-    count = _of(shuffle).owed
-    for each in _shuffles(shuffle):
-        _of(each).owe(-min(count, _of(each).owed))
-    for _ in range(count):
-        iter(shuffle)
-
-
-def _of(shuffle: Any) -> _Orders:
-    orders = _OF.get(shuffle)
+def _of(stage: Any) -> _Orders:
+    orders = _OF.get(stage)
     if orders is None:
-        _OF.put(shuffle, orders := _Orders())
+        _OF.put(stage, orders := _Orders())
     return orders
 
 
-def _shuffles(dataset: Any) -> Iterator[Any]:
-    """Yield the seeded shuffles that draw an order for each iterator, from the end of the pipeline to its start."""
-    if type(dataset).__name__ == "_ShuffleDataset" and dataset._reshuffle_each_iteration is not False:
-        if any(int(tf.get_static_value(seed) or 0) for seed in (dataset._seed, dataset._seed2)):
-            yield dataset
-    for source in dataset._inputs():
-        yield from _shuffles(source)
+def _stages(dataset: Any) -> list[Any]:
+    """Return the datasets of a pipeline, from its end to its start; one that is read twice twice."""
+    stages, waiting = [], [dataset]
+    while waiting:
+        stages.append(stage := waiting.pop())
+        waiting += [stage._dataset] if isinstance(stage, dataset_ops.DatasetV1Adapter) else stage._inputs()
+    return stages
 
 
-def _caches(dataset: Any) -> Iterator[Any]:
-    """Yield the caches of rows that a seeded shuffle has put in order."""
-    if type(dataset).__name__ == "CacheDataset" and any(True for _ in _shuffles(dataset)):
-        yield dataset
-    for source in dataset._inputs():
-        yield from _caches(source)
+def _reshuffles(stage: Any) -> bool:
+    """Return whether the dataset is a shuffle that draws an order for each iterator."""
+    return type(stage).__name__ == "_ShuffleDataset" and stage._reshuffle_each_iteration is not False
+
+
+def _is_seeded(shuffle: Any) -> bool:
+    return any(int(tf.get_static_value(seed) or 0) for seed in (shuffle._seed, shuffle._seed2))
+
+
+def _is_cache(stage: Any) -> bool:
+    return type(stage).__name__ == "CacheDataset"
+
+
+def _is_read_once(stages: Sequence[Any]) -> bool:
+    """Return whether the pipeline has one shuffle, seeded, and each of its iterators reads it once."""
+    found = [number for number, stage in enumerate(stages) if _reshuffles(stage)]
+    if len(found) != 1 or not _is_seeded(stages[found[0]]):
+        return False
+    return all(type(stage).__name__.removeprefix("_") in _READ_ONCE for stage in stages[: found[0]])
+
+
+def _caches(stages: Sequence[Any]) -> list[Any]:
+    """Return the caches of shuffled rows in a pipeline with one shuffle."""
+    first = next((number for number, stage in enumerate(stages) if _reshuffles(stage)), 0)
+    return [stage for stage in stages[:first] if _is_cache(stage)]

@@ -48,6 +48,7 @@ class GraphSource:
         self._plan = Epochs(data.cardinality, steps, first, boundary=boundary) if data.cardinality >= 0 else None
         self._boundary = boundary
         self._caches = b"CacheDataset" in self._parts.graph
+        self._read = pipeline.draws_while_read(self._parts)
         self._walkers: dict[tuple[int, int] | None, _PassReader] = {}  # by (rank, size); None: for readers
 
     @property
@@ -98,7 +99,7 @@ class GraphSource:
         self, key: tuple[int, int] | None, build: Callable[[], Dataset], decorate: Callable[[Dataset], Dataset]
     ) -> "_PassReader":
         if key not in self._walkers:
-            passes = _Passes(build, self._before, self._caches, self._take)
+            passes = _Passes(build, self._before, self._take, caches=self._caches, read=self._read)
             kind = _LongPassReader if self._goes_on else _PassReader
             self._walkers[key] = kind(
                 passes, decorate, self._take, self._first, again=self._boundary is EpochBoundary.SHORT
@@ -139,12 +140,16 @@ class _Passes:
     Args:
         build: Builds the pipeline.
         before: Returns the number of iterators that are made before that of a pass; passes count from 0.
-        caches: Whether the pipeline keeps the elements of the first pass that is read.
         take: The batches that are read of a pass; 0: all.
+        caches: Whether the pipeline keeps the elements of the first pass that is read.
+        read: Whether a pass must be read to draw its orders.
     """
 
-    def __init__(self, build: Callable[[], Dataset], before: Callable[[int], int], caches: bool, take: int) -> None:
-        self._build, self._before, self._caches, self._take = build, before, caches, take
+    def __init__(
+        self, build: Callable[[], Dataset], before: Callable[[int], int], take: int, *, caches: bool, read: bool
+    ) -> None:
+        self._build, self._before, self._take = build, before, take
+        self._caches, self._read = caches, read
         self._dataset, self._made = build(), 0
 
     def dataset(self, number: int) -> Dataset:
@@ -152,10 +157,11 @@ class _Passes:
         wanted = self._before(number)
         if wanted < self._made:
             self._dataset, self._made = self._build(), 0
+        passes = {self._before(earlier) for earlier in range(number)}
         for made in range(self._made, wanted):
             missed = iter(self._dataset)
-            if self._caches and made == self._before(0):
-                _drain(islice(missed, self._take or None))  # the cache keeps the order of pass 0
+            if made in passes and (self._read or (self._caches and made == self._before(0))):
+                _drain(islice(missed, self._take or None))  # a cache keeps the order of pass 0
         self._made = wanted + 1
         return self._dataset
 

@@ -31,6 +31,7 @@ LIMIT_BYTES = 2**31 - 2**24  # protobuf's limit, less room for the graph itself
 _FAIL = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
 _WRITERS = {"SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
 _CACHES = {"CacheDataset", "CacheDatasetV2"}
+_AGAIN = {"RepeatDataset", "ConcatenateDataset"}  # they may read their input again within a pass
 _INT31 = 2**31 - 1
 _CALLS = {"StatefulPartitionedCall", "If", "While", "Case"}  # their functions are examined themselves
 _GENERATORS = {"RngReadAndSkip", "RngSkip"}  # tf.random.Generator
@@ -94,6 +95,13 @@ def put_together(parts: Parts, element_spec: Any, seed: int, numbers: Mapping[in
     options = tf.data.Options()
     options.deterministic = True
     return dataset.with_options(options)
+
+
+def draws_while_read(parts: Parts) -> bool:
+    """Return whether a pass must be read to draw its orders; otherwise each iterator draws one of the only shuffle."""
+    operations = [node.op for node in graph_pb2.GraphDef.FromString(parts.graph).node]
+    shuffles = sum(operation.startswith("ShuffleDataset") for operation in operations)
+    return shuffles > 1 or (shuffles == 1 and not _AGAIN.isdisjoint(operations))
 
 
 def _replace_numbers(graph: Any, numbers: Mapping[int, int]) -> None:

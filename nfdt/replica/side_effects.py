@@ -124,40 +124,43 @@ def _handles(variables: Sequence[tf.Variable]) -> set[int]:
 
 
 def _effects(function: Any, handled: Handled) -> Iterator[tuple[Any, int]]:
-    graph = function._list_all_concrete_functions()[0].graph
+    graph, *others = [concrete.graph for concrete in function._list_all_concrete_functions()]
     if _has_resources(graph) and any(node.op in _DRAWS for node in _nested(graph)):
         raise CaptureError(NESTED.format(where=where()))
-    captured = {_key(inner): outer for outer, inner in graph.captures}
-    found = [(level, op, level.outer(op.inputs[0])) for level, op in _operations(_Level(graph, captured))]
+    for each in (graph, *others):
+        yield from ((LostEffect(op, ASSIGNED), 1) for op in _behind_updates(each, handled.updates))
     but = _handles(handled.repeated)
     owned = None if handled.exchanged is None else _handles(handled.exchanged)
-    behind = {id(op) for op in _behind_updates(found, handled.updates)}
-    changes = [(level, op, outer) for level, op, outer in found if outer is not None and id(outer) not in but]
+    changes = [found for found in _changes(graph) if found[2] is not None and id(found[2]) not in but]
     amounts = [_amount(level, op) for level, op, _ in changes]
     pairs = list(zip(changes, amounts, strict=True))
     otherwise = {id(outer) for (_, op, outer), amount in pairs if amount is None}  # changed by more than constants
     for (level, operation, outer), amount in pairs:
         if operation.type in _DRAWS:
             yield IteratorEffect(operation, outer), 1
-        elif amount is None and id(operation) in behind:
-            yield LostEffect(operation, ASSIGNED), 1
         elif owned is not None and id(outer) not in owned and _is_lost(level, operation, id(outer) in otherwise):
             yield LostEffect(operation), 1
         elif amount is not None:
             yield CounterEffect(outer, amount), 1
 
 
-def _behind_updates(
-    found: Sequence[tuple["_Level", Any, Any]], updates: Sequence[tuple[tf.Variable, Sequence[tf.Variable]]]
-) -> Iterator[Any]:
-    """Yield the script's assignments of variables that an optimizer has updated before in the same call."""
-    of_count = {id(count.handle): _handles(variables) for count, variables in updates}
+def _changes(graph: Any) -> Iterator[tuple["_Level", Any, Any]]:
+    """Yield the operations of a function that draw elements or assign variables, each with its variable or iterator."""
+    captured = {_key(inner): outer for outer, inner in graph.captures}
+    return ((level, op, level.outer(op.inputs[0])) for level, op in _operations(_Level(graph, captured)))
+
+
+def _behind_updates(graph: Any, updates: Sequence[tuple[tf.Variable, Sequence[tf.Variable]]]) -> Iterator[Any]:
+    """Yield the script's assignments of variables that the same call has updated, but no additions of constants."""
+    of_count: dict[int, set[int]] = {}
+    for count, variables in updates:
+        of_count.setdefault(id(count.handle), set()).update(_handles(variables))
     updated: set[int] = set()
-    for _, operation, outer in found:
-        if id(outer) in of_count and any(f.filename.endswith(_EXCHANGE) for f in operation.traceback or ()):
-            updated |= of_count[id(outer)]
-        elif id(outer) in updated and _is_scripts(operation):
-            yield operation
+    for level, op, outer in _changes(graph):
+        if any(frame.filename.endswith(_EXCHANGE) for frame in op.traceback or ()):
+            updated |= of_count.get(id(outer), set())
+        elif id(outer) in updated and _is_scripts(op) and not _is_handled(op) and _amount(level, op) is None:
+            yield op
 
 
 def _has_resources(graph: Any) -> bool:
@@ -259,13 +262,17 @@ def _is_lost(level: _Level, operation: Any, otherwise: bool) -> bool:
 
     `otherwise`: whether some operation changes it by more than a constant.
     """
-    frames = list(operation.traceback or ())
-    known = any(
-        frame.filename.endswith(path) and name in ("", frame.name) for frame in frames for path, name in _HANDLED
-    )
-    if known or not otherwise or not _is_scripts(operation):
+    if _is_handled(operation) or not otherwise or not _is_scripts(operation):
         return False
     return operation.type != _ASSIGN or _is_read(level, operation)
+
+
+def _is_handled(operation: Any) -> bool:
+    """Return whether an exchange, a metric or a layer assigns a variable."""
+    frames = operation.traceback or ()
+    return any(
+        frame.filename.endswith(path) and name in ("", frame.name) for frame in frames for path, name in _HANDLED
+    )
 
 
 def _is_scripts(operation: Any) -> bool:

@@ -146,6 +146,8 @@ SHUFFLED = {
     "unknown": (lambda: arrays().shuffle(N, seed=5).batch(64).filter(lambda *_: True), None),
     "steps": (lambda: arrays().shuffle(N, seed=5).batch(64), -(-N // 64)),
     "cached": (lambda: arrays().shuffle(N, seed=5).batch(64).cache(), None),
+    "twice": (lambda: arrays().shuffle(N, seed=5).shuffle(9, seed=6).batch(64), None),
+    "repeated": (lambda: arrays().shuffle(N, seed=5).repeat(2).batch(64), None),
 }
 
 

@@ -91,13 +91,23 @@ BEHIND = """
 @tf.function
 def clip():
     weight.assign(tf.clip_by_value(weight, -1.0, 1.0))
+class Halved(keras.layers.Layer):
+    def call(self, batch):
+        weight.assign(0.5 * weight)
+        return batch
+class Own(keras.optimizers.SGD):
+    def update_step(self, gradient, variable, learning_rate):
+        variable.assign_sub(0.1 * variable)
+        super().update_step(gradient, variable, learning_rate)
+halved = Halved()
+{before}
 @tf.function
-def acting(batch):
+def acting(batch, late):
     loss = step(batch)
     {change}
     return loss
-for batch in dataset:
-    acting(batch)
+for number, batch in enumerate(dataset):
+    acting(batch, {late})
 """
 BEHIND_THE_UPDATE = {
     "clipped": "weight.assign(tf.clip_by_value(weight, -1.0, 1.0))",
@@ -105,6 +115,7 @@ BEHIND_THE_UPDATE = {
     "in_a_function": "clip()",
     "in_a_branch": "tf.cond(loss > 0, lambda: weight.assign(weight / 2.0), lambda: weight.read_value())",
     "from_others": "bias.assign(weight)",
+    "in_a_later_trace": "if late:\n        weight.assign(0.5 * weight)",
 }
 
 
@@ -112,12 +123,23 @@ BEHIND_THE_UPDATE = {
 @pytest.mark.parametrize("change", BEHIND_THE_UPDATE)
 def test_an_assignment_behind_the_update_of_its_variable_is_refused(run, group, change):
     with pytest.raises(CaptureError, match=r"assignment at .*script.py:\d+, behind the update .* constraint"):
-        run(BEHIND.format(change=BEHIND_THE_UPDATE[change]), group())
+        late = "number > 2" if change == "in_a_later_trace" else "False"
+        run(BEHIND.format(before="", change=BEHIND_THE_UPDATE[change], late=late), group())
 
 
-@pytest.mark.parametrize("change", ["weight.assign_add([0.5])", "fraction = tf.identity(weight)", "counts.append(1)"])
-def test_constants_and_readings_behind_the_update_are_not_refused(run, change):
-    run(BEHIND.format(change=change), Worker1())
+@pytest.mark.parametrize("group", [Worker1, test_replica_iterations.Rank0])
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        ("", "weight.assign_add([0.5])"),
+        ("", "counts.append(tf.identity(weight))"),
+        ("", "halved(batch)"),
+        ("optimizer.__class__ = Own", ""),
+    ],
+    ids=["constant", "reading", "layer", "optimizer"],
+)
+def test_what_may_stand_behind_an_update(run, group, before, change):
+    run(BEHIND.format(before=before, change=change, late="False"), group())
 
 
 ACCUMULATED = """

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from client_shim.imports import intercepted, orders_counted, own_loops_refused
+from client_shim.imports import intercepted, own_loops_refused
 from client_shim.preemption import Preemption
 from client_shim.script import run_script
 from client_shim.state import ScriptRun, Settings
@@ -52,12 +52,7 @@ def run(
         seed_all(directory.arguments.seed)  # a resumed run must draw the same numbers again
 
     allowed, trained = lambda: state.busy or state.settings.own_loops, lambda: state.fits > 0
-    with (
-        intercepted(functools.partial(_fit, state)),
-        own_loops_refused(allowed, trained),
-        orders_counted(),
-        recorded(),
-    ):
+    with intercepted(functools.partial(_fit, state)), own_loops_refused(allowed, trained), recorded():
         code = run_script(script, argv)
     if code == 0 and not state.fits:
         state.reporters.note("the script called no fit(), so nothing was trained on workers")

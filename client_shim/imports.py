@@ -30,8 +30,12 @@ class OwnLoop(NeedsReplica):
 
 @contextlib.contextmanager
 def intercepted(fit: Fit) -> Iterator[None]:
-    """Within, `model.fit(...)` of either Keras calls `fit(original, model, args, kwargs)`, even if imported late."""
+    """Within, `model.fit(...)` of either Keras calls `fit(original, model, args, kwargs)`, even if imported late.
+
+    The orders that the script draws of its shuffled datasets are counted, because the order of a `fit` depends on them.
+    """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(orders_counted())
         active = [True]
         stack.callback(active.clear)  # a hook that runs after the end does nothing
         for module, cls in compat.TRAINERS.items():

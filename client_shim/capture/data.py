@@ -152,8 +152,7 @@ def capture_data(
     if validation_data is None or not validate_remotely:
         return captured
     side = _Side(*unpacked(validation_data), validation_batch_size or batch_size, validation_steps)
-    side = _as_pipeline(side, shuffle=False)
-    checked = _take(flavor, blobs, side, divide, in_order=validation_steps is not None)
+    checked = _take(flavor, blobs, _as_pipeline(side, shuffle=False), divide, in_order=validation_steps is not None)
     if isinstance(checked, str):
         return captured
     refs = captured.refs + _refs(checked.data)

@@ -86,7 +86,7 @@ def drawn(dataset: Dataset) -> int:
     if any(_of(shuffle).traced for shuffle in shuffles):
         raise Refused("a tf.function of the script reads its shuffled rows, in a number of orders that is unknown")
     if not _is_read_once(stages):
-        raise Refused("the script has read it before, and it has several shuffles, or reads its shuffled rows more than once")
+        raise Refused("the script has read it before, and it has more than one shuffle, or reads that more than once")
     if number > MOST:
         raise Refused(f"its shuffle has drawn {number:,} orders, which every worker would have to draw again")
     if any(_of(cache).drawn for cache in _caches(stages)):

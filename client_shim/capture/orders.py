@@ -4,9 +4,9 @@ A seeded shuffle draws another order for each iterator. So the order of a `fit` 
 look at a batch, `adapt`, or an earlier `fit`. Workers make an earlier `fit`'s iterators in its place; the script's own
 dataset is owed them, and gets them when the script reads it again.
 
-The number of iterators is that of orders where a pipeline has one shuffle and, behind it, only steps that read it once.
-Another pipeline that the script has read is read on by the client; after a `fit` on workers it starts anew, as does one
-with a cache of shuffled rows, which keeps the order of the first `fit`.
+Each iterator draws one order where a pipeline has one shuffle and, behind it, only steps that read it once. Another
+pipeline that the script has read is drawn by the client; after a `fit` on workers it starts anew, as does one with a
+cache of shuffled rows, which keeps the order of the first `fit`.
 """
 
 import contextlib
@@ -65,6 +65,9 @@ _ACTIVE: list[bool] = []  # not empty while the script's iterators are counted
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
     """Count the orders within the context."""
+    if _ACTIVE:
+        yield
+        return
     with patched([Patch(iterator_ops.OwnedIterator, "__init__", _made)]), contextlib.ExitStack() as stack:
         replace(stack, dataset_ops.DatasetV2, "reduce", _counting(dataset_ops.DatasetV2.reduce))
         _ACTIVE.append(True)
@@ -84,9 +87,9 @@ def drawn(dataset: Dataset) -> int:
     if not number or not _ACTIVE or not all(map(_is_seeded, shuffles)):
         return 0
     if any(_of(shuffle).traced for shuffle in shuffles):
-        raise Refused("a tf.function of the script reads its shuffled rows, in a number of orders that is unknown")
+        raise Refused("a tf.function of the script reads its shuffled rows, and how often is unknown")
     if not _is_read_once(stages):
-        raise Refused("the script has read it before, and it has more than one shuffle, or reads that more than once")
+        raise Refused("the script has read it before, and it has several shuffles, or steps that may read rows again")
     if number > MOST:
         raise Refused(f"its shuffle has drawn {number:,} orders, which every worker would have to draw again")
     if any(_of(cache).drawn for cache in _caches(stages)):

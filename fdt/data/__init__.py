@@ -17,7 +17,7 @@ from fdt.errors import UsageError
 from fdt.job import ArrayData, Data, FeedData, FitArguments, GraphData
 from fdt.typing import Batch
 
-__all__ = ["Batch", "Feed", "Reader", "Source", "first_batch_checksum", "open_source"]
+__all__ = ["Batch", "Feed", "Reader", "Source", "first_batch_checksum", "iterators_of_fit", "open_source"]
 
 DEFAULT_BATCH = 32  # Keras's default
 RANDOM_SAMPLING = "random-sampling"

@@ -48,7 +48,8 @@ class GraphSource:
         self._plan = Epochs(data.cardinality, steps, first, boundary=boundary) if data.cardinality >= 0 else None
         self._boundary = boundary
         self._caches = b"CacheDataset" in self._parts.graph
-        self._read = pipeline.draws_while_read(self._parts)
+        in_order = bool(steps) or boundary is not EpochBoundary.ANEW  # a whole validation is a sum over its rows
+        self._read = pipeline.read_to_draw(self._parts) if in_order else 0
         self._walkers: dict[tuple[int, int] | None, _PassReader] = {}  # by (rank, size); None: for readers
 
     @property
@@ -142,11 +143,11 @@ class _Passes:
         before: Returns the number of iterators that are made before that of a pass; passes count from 0.
         take: The batches that are read of a pass; 0: all.
         caches: Whether the pipeline keeps the elements of the first pass that is read.
-        read: Whether a pass must be read to draw its orders.
+        read: The elements of a pass that draw its orders when they are read.
     """
 
     def __init__(
-        self, build: Callable[[], Dataset], before: Callable[[int], int], take: int, *, caches: bool, read: bool
+        self, build: Callable[[], Dataset], before: Callable[[int], int], take: int, *, caches: bool, read: int
     ) -> None:
         self._build, self._before, self._take = build, before, take
         self._caches, self._read = caches, read
@@ -160,8 +161,9 @@ class _Passes:
         passes = {self._before(earlier) for earlier in range(number)}
         for made in range(self._made, wanted):
             missed = iter(self._dataset)
-            if made in passes and (self._read or (self._caches and made == self._before(0))):
-                _drain(islice(missed, self._take or None))  # a cache keeps the order of pass 0
+            if made in passes:
+                count = pipeline.ALL if self._caches and made == self._before(0) else self._read
+                _drain(islice(missed, min(count, self._take or count)))  # a cache keeps the order of pass 0
         self._made = wanted + 1
         return self._dataset
 

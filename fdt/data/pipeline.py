@@ -15,6 +15,7 @@ overwrite each other's files.
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +28,12 @@ from fdt.compat.tensorflow import context, graph_pb2, op_def_registry
 from fdt.typing import Array, Dataset
 
 LARGE_BYTES = 64 * 1024  # a larger constant is sent as an array
+ALL = sys.maxsize  # elements of a pass
 LIMIT_BYTES = 2**31 - 2**24  # protobuf's limit, less room for the graph itself
 _FAIL = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
 _WRITERS = {"SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
 _CACHES = {"CacheDataset", "CacheDatasetV2"}
-_AGAIN = {"RepeatDataset", "ConcatenateDataset"}  # they may read their input again within a pass
+_AGAIN = {"RepeatDataset", "ConcatenateDataset"}  # they make iterators of their inputs within a pass
 _INT31 = 2**31 - 1
 _CALLS = {"StatefulPartitionedCall", "If", "While", "Case"}  # their functions are examined themselves
 _GENERATORS = {"RngReadAndSkip", "RngSkip"}  # tf.random.Generator
@@ -97,11 +99,32 @@ def put_together(parts: Parts, element_spec: Any, seed: int, numbers: Mapping[in
     return dataset.with_options(options)
 
 
-def draws_while_read(parts: Parts) -> bool:
-    """Return whether a pass must be read to draw its orders; otherwise each iterator draws one of the only shuffle."""
-    operations = [node.op for node in graph_pb2.GraphDef.FromString(parts.graph).node]
-    shuffles = sum(operation.startswith("ShuffleDataset") for operation in operations)
-    return shuffles > 1 or (shuffles == 1 and not _AGAIN.isdisjoint(operations))
+def read_to_draw(parts: Parts) -> int:
+    """Return how many elements of a pass must be read until all its shuffles have drawn their orders.
+
+    A shuffle draws when its iterator is made, and makes its input's iterator when it is read. ALL: the input of a
+    repeat or of a concatenation has a shuffle, and its next iterator is made when the last one has ended.
+    """
+    nodes = {node.name: node for node in graph_pb2.GraphDef.FromString(parts.graph).node}
+    shuffles = {node.name for node in nodes.values() if _reshuffles(node)}
+    behind = [node for node in nodes.values() if not shuffles.isdisjoint(_inputs(nodes, node))]
+    if any(node.op in _AGAIN for node in behind):
+        return ALL
+    return int(any(_reshuffles(node) for node in behind))
+
+
+def _reshuffles(node: Any) -> bool:
+    return node.op.startswith("ShuffleDataset") and node.attr["reshuffle_each_iteration"].b
+
+
+def _inputs(nodes: Mapping[str, Any], node: Any) -> set[str]:
+    """Return the names of all nodes that a node depends on."""
+    found, waiting = set(), [node]
+    while waiting:
+        names = {name.split(":")[0].lstrip("^") for name in waiting.pop().input} - found
+        found |= names
+        waiting += [nodes[name] for name in names]
+    return found
 
 
 def _replace_numbers(graph: Any, numbers: Mapping[int, int]) -> None:

@@ -177,11 +177,11 @@ def read_into_a_cache():
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
-        (read_in_a_function, "a number of orders that is unknown"),
-        (read_in_part, "more than once"),
-        (read_in_two_shuffles, "more than once"),
-        (read_before_it_repeats, "more than once"),
-        (read_in_two_parts, "more than once"),
+        (read_in_a_function, "how often is unknown"),
+        (read_in_part, "several shuffles, or"),
+        (read_in_two_shuffles, "several shuffles, or"),
+        (read_before_it_repeats, "several shuffles, or"),
+        (read_in_two_parts, "several shuffles, or"),
         (read_often, "201 orders"),
         (read_into_a_cache, "read its cache"),
     ],
@@ -191,6 +191,14 @@ def test_the_client_draws_where_the_number_is_not_known(blobs, made, reason):
         capture(made(), blobs)
     assert not list(blobs.directory.iterdir()), "nothing is left in the store"
     assert capture(made(), blobs, in_order=False).iterators == 0, "the order of validation data does not matter"
+
+
+def test_an_iterator_is_counted_once_within_two_contexts(blobs):
+    data = shuffled()
+    with orders_counted():
+        is_looked_at(data)
+    is_looked_at(data)
+    assert capture(data, blobs).iterators == 2
 
 
 def test_a_pipeline_of_many_parts_is_read():

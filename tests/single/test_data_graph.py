@@ -16,7 +16,7 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from tf_keras.src.engine.data_adapter import DataHandler
 
 from client_shim.capture.data import capture_data
-from client_shim.capture.datasets import capture
+from client_shim.capture.datasets import capture, divided
 from fdt.blobs import LocalBlobs
 from fdt.data import open_source, pipeline
 from fdt.data.pipeline import Refused
@@ -165,6 +165,20 @@ def test_a_seeded_shuffle_keeps_the_order_of_the_scripts_fit_also_after_a_restar
         iter(dataset)  # as a worker's fit may do
         assert [y.numpy().tolist() for (_, y), _ in dataset] == order
         assert labels(opened(blobs, make(), **options), epoch) == order, "a worker that was started anew"
+
+
+def read_to_draw(dataset):
+    return pipeline.read_to_draw(pipeline.take_apart(dataset))
+
+
+def test_as_little_of_a_missed_pass_is_read_as_its_orders_need():
+    once = arrays().shuffle(9, seed=1)
+    kept = arrays().shuffle(9, seed=1, reshuffle_each_iteration=False)
+    sliced, _ = divided(once.map(lambda x, y: (x * 2, y)).batch(4), None)
+    assert [read_to_draw(data) for data in (arrays(), once, kept.shuffle(9), kept.repeat(2), sliced.dataset)] == [0] * 5
+    assert read_to_draw(arrays().repeat(2).shuffle(9)) == 0, "the shuffle reads the rows once"
+    assert read_to_draw(once.map(lambda x, y: y).shuffle(9)) == 1
+    assert read_to_draw(once.repeat(2)) == read_to_draw(once.concatenate(arrays())) == pipeline.ALL
 
 
 def test_validation_of_a_later_epoch_reads_no_more_of_a_cached_pass_than_is_used(blobs):

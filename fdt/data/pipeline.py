@@ -114,12 +114,13 @@ def read_to_draw(parts: Parts) -> int:
 
 
 def _reshuffles(node: Any) -> bool:
-    return node.op.startswith("ShuffleDataset") and node.attr["reshuffle_each_iteration"].b
+    return bool(node.op.startswith("ShuffleDataset") and node.attr["reshuffle_each_iteration"].b)
 
 
 def _inputs(nodes: Mapping[str, Any], node: Any) -> set[str]:
     """Return the names of all nodes that a node depends on."""
-    found, waiting = set(), [node]
+    found: set[str] = set()
+    waiting = [node]
     while waiting:
         names = {name.split(":")[0].lstrip("^") for name in waiting.pop().input} - found
         found |= names

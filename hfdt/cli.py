@@ -162,6 +162,7 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.replica.detection import starting_over
+    from hfdt.engine.launchers import wrapper_over_hosts
 
     checked(given)
     verify_first(NAME, script, script_args, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
@@ -170,8 +171,8 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     if replicas.wanted(script, given, of_fit, divides_updates=True):
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
-        hosts, emulate = chosen_hosts(given), given["emulate"]
-        return replicas.run(request, script, script_args, given["seed"], options, "hfdt.replica", hosts, emulate)
+        where = chosen_hosts(given), given["emulate"], wrapper_over_hosts
+        return replicas.run(request, script, script_args, given["seed"], options, "hfdt.replica", *where)
     settings, engine = engine_of(given)
     early = bool(given["emulate"] or is_elastic(given) or names_hosts(given))  # a host may not answer
     with starting_over(NAME, given) as possible:

@@ -41,5 +41,6 @@ def answer(channel, method, messages, metadata):
         list(channel.stream_stream(method)(iter(messages), metadata=metadata, timeout=ANSWER_S))
     except grpc.RpcError as error:
         assert error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED, f"{method} hangs"
+        assert not any(value in (error.details() or "") for _, value in metadata or ()), "a token is in the error"
         return error.code()
     return grpc.StatusCode.OK

@@ -23,6 +23,12 @@ if TYPE_CHECKING:  # not needed by scripts that train by fit
     from fdt.report import Reporters
 
 
+WITH_SERVER = (
+    "--server is for scripts that train by fit alone. A script with a training loop of its own starts its own ranks: "
+    "leave --server out"
+)
+
+
 def wanted(
     script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, several: bool = True, divides_updates: bool = False
 ) -> bool:
@@ -62,6 +68,7 @@ def run(
     package: str,
     hosts: "Sequence[Host]" = (),
     emulate: Path | None = None,
+    wrapper: Callable[[int], Sequence[str]] = lambda hosts: (),
 ) -> int:
     """Run the script on all ranks.
 
@@ -74,6 +81,7 @@ def run(
         package: The engine's package of replicated scripts, whose `make_rank` makes the rank of a process.
         hosts: Hosts of the ranks; empty: all ranks run on this host.
         emulate: Cluster file whose workers' hosts are emulated, one for each rank, instead; None: no host is.
+        wrapper: Returns the command that runs mpirun over so many hosts.
 
     Returns:
         The script's exit code.
@@ -84,14 +92,11 @@ def run(
     from client_shim.replica import run as running
 
     if request.server:
-        raise UsageError(
-            "--server is for scripts that train by fit alone. A script with a training loop of its own starts its own "
-            "ranks: leave --server out"
-        )
+        raise UsageError(WITH_SERVER)
     if detach.due(request):
         return detach.start(request)
     running.settle_hashing()
-    size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate)
+    size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate, wrapper)
 
     def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
         def end(number: int) -> None:
@@ -110,7 +115,7 @@ def run(
 
 
 def _ranks(
-    asked: int, hosts: "Sequence[Host]", emulate: Path | None
+    asked: int, hosts: "Sequence[Host]", emulate: Path | None, wrapper: Callable[[int], Sequence[str]]
 ) -> "tuple[int, Callable[..., AbstractContextManager[tuple[RootGroup, int]]]]":
     """Return the number of ranks, and the function that starts the others where they belong."""
     from client_shim.replica import emulated_ranks, remote_ranks
@@ -124,4 +129,4 @@ def _ranks(
     others = remote_ranks.ranks_by_host(hosts, asked) if hosts else []
     if all(is_here(each.name) for each in others):
         return asked, functools.partial(running.host, size=asked)
-    return asked, functools.partial(remote_ranks.host, others=others)
+    return asked, functools.partial(remote_ranks.host, others=others, wrapper=wrapper)

@@ -296,9 +296,9 @@ def replica(hosts):
 
 
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize("command", [HFDT, NFDT], ids=["hfdt", "nfdt"])
-def test_a_scripts_own_loop_runs_on_hosts_that_have_nothing_of_it(hosts, replica, tmp_path, command):
-    go = ("sh", "-c", f'cd {OWN} && exec "$@"', "go")
+@pytest.mark.parametrize(("settings", "command"), [(("HFDT_FILTER_PORTS=1",), HFDT), ((), NFDT)], ids=["hfdt", "nfdt"])
+def test_a_scripts_own_loop_runs_on_hosts_that_have_nothing_of_it(hosts, replica, tmp_path, settings, command):
+    go = ("env", *settings, "sh", "-c", f'cd {OWN} && exec "$@"', "go")
     here = losses(hosts.run(*go, *PYTHON, "train.py")) if command is HFDT else None
     before = hosts.crossed()
     there = losses(hosts.run(*go, *command, "run", "--log-dir", tmp_path, "-H", "host1:1,host3:1", "train.py"))
@@ -307,7 +307,7 @@ def test_a_scripts_own_loop_runs_on_hosts_that_have_nothing_of_it(hosts, replica
     assert crossed["host3"] > 8 * 200_000 * 4 > 1_000_000 > crossed["host2"]
     log = (tmp_path / "mpirun.log").read_text()
     assert f"rank: train.py {OWN}/train.py {OWN}/parts/steps.py import os, sys" in log, log
-    assert "AutoGraph" not in log
+    assert "AutoGraph" not in log and "not filtered" not in log
     assert hosts.run("ls", OWN, f"{OWN}/out").split() == [
         *(f"{OWN}:", "out", "parts", "sizes.py", "train.py"),
         *(f"{OWN}/out:", "loss.txt"),

@@ -4,6 +4,7 @@ The cases come from a seeded generator, so their number and content are the same
 """
 
 import os
+import pickle
 import stat
 import threading
 import time
@@ -23,7 +24,7 @@ from fdt.service.client import TrainingClient
 from fdt.service.transport import open_channel
 from frontends.pool.engines import EnginePool
 from frontends.pool.service import PoolServicer
-from tests.hostile import ANSWER_S, CASES, answers, noise
+from tests.hostile import ANSWER_S, CASES, answer, answers, noise
 from tests.parallel.echo_engine import EchoEngine
 
 TRAINING = ("/fdt.rpc.TrainingService/Hello", "/fdt.rpc.TrainingService/Train")
@@ -105,21 +106,46 @@ def honest(rng):
     ]
 
 
+def doors(engine, address):
+    """The address and name of every call."""
+    members = engine.supervisor.registry.address
+    ours = [(address, method) for method in (*TRAINING, *POOL, *BLOBS, HOLD)]
+    return ours + [(members, method) for method in (*MEMBERS, *BLOBS, HOLD)]
+
+
 @pytest.mark.parametrize(
     "token", ["", "wrong", "right ", "Right", "\N{LATIN SMALL LETTER E WITH ACUTE}".encode().hex()]
 )
 def test_strangers_are_turned_away_at_every_door(served, token):
     engine, address = served
     files, opened = {file.name for file in engine.blobs.directory.iterdir()}, len(os.listdir("/proc/self/fd"))
-    doors = [(address, m) for m in (*TRAINING, *POOL, *BLOBS, HOLD)] + [
-        (engine.supervisor.registry.address, m) for m in (*MEMBERS, *BLOBS, HOLD)
-    ]
-    for where, method in doors:
+    for where, method in doors(engine, address):
         assert answers(where, method, honest, token, 10) == {grpc.StatusCode.UNAUTHENTICATED}
     assert {file.name for file in engine.blobs.directory.iterdir()} == files, "nothing is written for them"
     deadline = time.monotonic() + ANSWER_S
     while len(os.listdir("/proc/self/fd")) > opened:
         assert time.monotonic() < deadline, "their connections are closed"
+
+
+class Effect:
+    """Opens a file for writing where it is unpickled."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return open, (str(self._path), "w")
+
+
+def test_a_strangers_pickle_has_no_effect(served, tmp_path):
+    engine, address = served
+    pickled, path = pickle.dumps(Effect(tmp_path / "effect")), tmp_path / "effect"
+    for where, method in doors(engine, address):
+        with open_channel(where) as channel:
+            assert answer(channel, method, [pickled], ()) is grpc.StatusCode.UNAUTHENTICATED
+    assert not path.exists()
+    pickle.loads(pickled).close()
+    assert path.exists(), "it has one"
 
 
 def test_the_members_token_is_in_no_command_line_and_no_log(served):

@@ -244,6 +244,16 @@ def test_what_may_be_wrong_with_a_server(go, server, monkeypatch, tmp_path):
         go(nothing, server=address)
 
 
+@pytest.mark.parametrize("sent", ["of mine", "of\nmine", "of-m\N{LATIN SMALL LETTER I WITH ACUTE}ne"])
+def test_no_token_is_in_an_error(go, server, monkeypatch, sent):
+    address, token = server
+    monkeypatch.setenv("FDT_TOKEN", sent)
+    with pytest.raises(UserError) as caught:
+        go(lambda client, reporters: 0, server=address)
+    for error in (caught.value, caught.value.__cause__, caught.value.__context__):
+        assert sent not in str(error) and token.read_text().strip() not in str(error)
+
+
 def serving(**given):
     """The options of `serve`."""
     tls = dict.fromkeys(("tls_cert", "tls_key", "tls_ca"))

@@ -375,6 +375,25 @@ def test_a_run_directory_is_one_runs_and_the_users_own(tmp_path):
         read_arguments(tmp_path, "hfdt")
 
 
+def test_a_link_counts_as_what_it_leads_to(tmp_path):
+    directory = begun(tmp_path)
+    directory.save(1, 1, {}, [])
+    path = directory.directory
+    directory.close(ended_well=False)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    RunDir.open(link, "hfdt").close(ended_well=False)
+    path.chmod(0o777)
+    with pytest.raises(UserError, match="writable to all users"):
+        RunDir.open(link, "hfdt")
+    path.chmod(0o700)
+    elsewhere = (path / "run.json").rename(tmp_path / "elsewhere")
+    (path / "run.json").symlink_to(elsewhere)
+    elsewhere.chmod(0o666)
+    with pytest.raises(UserError, match="writable to all users"):
+        RunDir.open(path, "hfdt")
+
+
 def test_what_a_process_killed_while_it_wrote_has_left_is_swept_away(tmp_path):
     directory = begun(tmp_path)
     directory.save(1, 1, {}, [])

@@ -35,9 +35,9 @@ def intercepted(fit: Fit) -> Iterator[None]:
     The orders that the script draws of its shuffled datasets are counted, because the order of a `fit` depends on them.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(orders_counted())
         active = [True]
         stack.callback(active.clear)  # a hook that runs after the end does nothing
+        _when_imported("tensorflow", functools.partial(_count_orders, stack, active))
         for module, cls in compat.TRAINERS.items():
             _when_imported(module, functools.partial(_patch, stack, active, cls, fit))
         for module, (cls, backend) in compat.OTHER_BACKENDS.items():
@@ -56,23 +56,6 @@ def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) 
         stack.callback(active.clear)
         for module, (cls, name) in compat.OPTIMIZERS.items():
             _when_imported(module, functools.partial(_refuse_unless, stack, active, allowed, trained, cls, name))
-        yield
-
-
-@contextlib.contextmanager
-def orders_counted() -> Iterator[None]:
-    """Count, within the context, the orders that the script draws of its shuffled datasets."""
-    with contextlib.ExitStack() as stack:
-        active = [True]
-        stack.callback(active.clear)
-
-        def tensorflow(_: Any) -> None:
-            from client_shim.capture.orders import counted
-
-            if active:
-                stack.enter_context(counted())
-
-        _when_imported("tensorflow", tensorflow)
         yield
 
 
@@ -101,6 +84,13 @@ def _refuse_unless(
 
 def _when_imported(module: str, then: Callable[[Any], None]) -> None:
     wrapt.register_post_import_hook(then, module)
+
+
+def _count_orders(stack: contextlib.ExitStack, active: list[bool], _: Any) -> None:
+    from client_shim.capture.orders import counted
+
+    if active:
+        stack.enter_context(counted())
 
 
 def _patch(stack: contextlib.ExitStack, active: list[bool], name: str, fit: Fit, module: Any) -> None:

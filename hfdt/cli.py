@@ -162,13 +162,14 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.replica.detection import starting_over
-    from hfdt.engine.launchers import wrapper_over_hosts
 
     checked(given)
     verify_first(NAME, script, script_args, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = replace(requested(NAME, script, given), write_report=write_run_report)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *ELASTIC_FLAGS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, divides_updates=True):
+        from hfdt.engine.launchers import wrapper_over_hosts
+
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         where = chosen_hosts(given), given["emulate"], wrapper_over_hosts

@@ -18,15 +18,17 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compat.tensorflow import api, dataset_ops, iterator_ops
+from fdt.data import division
 from fdt.data.pipeline import Refused
 from fdt.ops import IdentityMap
 from fdt.patches import Patch, patched, replace
 from fdt.typing import Dataset
 
 MOST = 200  # each worker makes these iterators before its first batch, in some milliseconds each
-_READ_ONCE = {"BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset", "MapDataset", "ParallelMapDataset"}
-_READ_ONCE |= {"CacheDataset", "FilterDataset", "OptionsDataset", "PrefetchDataset", "SkipDataset", "TakeDataset"}
-_READ_ONCE |= {"DatasetV1Adapter"}
+_READ_ONCE = frozenset(
+    "BatchDataset CacheDataset DatasetV1Adapter FilterDataset MapDataset OptionsDataset PaddedBatchDataset "
+    "ParallelBatchDataset ParallelMapDataset PrefetchDataset SkipDataset TakeDataset".split()
+)
 
 
 @dataclass
@@ -124,9 +126,7 @@ def _counting(original: Any) -> Any:
 def _draw(dataset: Any) -> None:
     """Count one iterator of `dataset`, after those that are owed."""
     eagerly = tf.executing_eagerly()
-    for stage in _stages(dataset):
-        if not (_reshuffles(stage) or _is_cache(stage)):
-            continue
+    for stage in filter(division.state_of, _stages(dataset)):
         for _ in range(_of(stage).settle() if eagerly else 0):
             iter(stage)
         _of(stage).draw(eagerly=eagerly)
@@ -150,15 +150,11 @@ def _stages(dataset: Any) -> list[Any]:
 
 def _reshuffles(stage: Any) -> bool:
     """Return whether the dataset is a shuffle that draws an order for each iterator."""
-    return type(stage).__name__ == "_ShuffleDataset" and stage._reshuffle_each_iteration is not False
+    return division.state_of(stage) == "shuffle"
 
 
 def _is_seeded(shuffle: Any) -> bool:
     return any(int(tf.get_static_value(seed) or 0) for seed in (shuffle._seed, shuffle._seed2))
-
-
-def _is_cache(stage: Any) -> bool:
-    return type(stage).__name__ == "CacheDataset"
 
 
 def _is_read_once(stages: Sequence[Any]) -> bool:
@@ -172,4 +168,4 @@ def _is_read_once(stages: Sequence[Any]) -> bool:
 def _caches(stages: Sequence[Any]) -> list[Any]:
     """Return the caches of shuffled rows in a pipeline with one shuffle."""
     first = next((number for number, stage in enumerate(stages) if _reshuffles(stage)), 0)
-    return [stage for stage in stages[:first] if _is_cache(stage)]
+    return [stage for stage in stages[:first] if division.state_of(stage) == "cache"]

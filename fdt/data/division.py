@@ -60,7 +60,7 @@ def find(dataset: Dataset) -> Division | str:
     batched = dataset
     while (step := _same(batched) or _order(batched) or _cache(batched)) is not None:
         after.insert(0, step)
-        state = state or _state(batched)
+        state = state or state_of(batched)
         batched = batched._input_dataset
     if type(batched).__name__ not in _BATCHES:
         return _between(batched, "makes the batches of")
@@ -90,7 +90,7 @@ def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformati
             maps.insert(0, step)
         elif (step := _order(rows)) is not None:
             order.insert(0, step)
-            state = state or _state(rows)
+            state = state or state_of(rows)
         else:
             return found, unknown or _between(rows, "follows")
         rows = before
@@ -214,7 +214,7 @@ def _order(dataset: Dataset) -> _Transformation | None:
     return None
 
 
-def _state(dataset: Dataset) -> str:
+def state_of(dataset: Dataset) -> str:
     """Return the name of a transformation whose elements depend on its earlier iterators; "" for another one."""
     if type(dataset).__name__ == "CacheDataset":
         return "cache"

@@ -158,7 +158,7 @@ class _Passes:
         wanted = self._before(number)
         if wanted < self._made:
             self._dataset, self._made = self._build(), 0
-        passes = {self._before(earlier) for earlier in range(number)}
+        passes = {self._before(earlier) for earlier in range(number if self._caches or self._read else 0)}
         for made in range(self._made, wanted):
             missed = iter(self._dataset)
             if made in passes:

@@ -106,11 +106,13 @@ def read_to_draw(parts: Parts) -> int:
     repeat or of a concatenation has a shuffle, and its next iterator is made when the last one has ended.
     """
     nodes = {node.name: node for node in graph_pb2.GraphDef.FromString(parts.graph).node}
-    shuffles = {node.name for node in nodes.values() if _reshuffles(node)}
-    behind = [node for node in nodes.values() if not shuffles.isdisjoint(_inputs(nodes, node))]
-    if any(node.op in _AGAIN for node in behind):
+
+    def is_behind_a_shuffle(node: Any) -> bool:
+        return any(_reshuffles(nodes[name]) for name in _inputs(nodes, node))
+
+    if any(node.op in _AGAIN and is_behind_a_shuffle(node) for node in nodes.values()):
         return ALL
-    return int(any(_reshuffles(node) for node in behind))
+    return int(any(_reshuffles(node) and is_behind_a_shuffle(node) for node in nodes.values()))
 
 
 def _reshuffles(node: Any) -> bool:

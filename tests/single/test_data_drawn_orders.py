@@ -7,7 +7,6 @@ import tf_keras
 
 from client_shim.capture import orders
 from client_shim.capture.datasets import capture
-from client_shim.imports import orders_counted
 from fdt.blobs import LocalBlobs
 from fdt.data import iterators_of_fit, open_source
 from fdt.data.pipeline import Refused
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
 
 @pytest.fixture(autouse=True)
 def _counted():
-    with orders_counted():
+    with orders.counted():
         yield
 
 
@@ -195,7 +194,7 @@ def test_the_client_draws_where_the_number_is_not_known(blobs, made, reason):
 
 def test_an_iterator_is_counted_once_within_two_contexts(blobs):
     data = shuffled()
-    with orders_counted():
+    with orders.counted():
         is_looked_at(data)
     is_looked_at(data)
     assert capture(data, blobs).iterators == 2

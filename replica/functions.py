@@ -1,5 +1,6 @@
 """Calls of tf.functions with placed tensors: the traced graph is emitted for them, once for each kind of arguments."""
 
+import functools
 import re
 import weakref
 from collections.abc import Sequence
@@ -71,6 +72,7 @@ class _Function:
     assigned: list[int]  # indices of the arguments that are variables it assigns
     draws: bool  # it draws elements in its own loops
     random: bool  # it has random operations with a state
+    takes: bool  # it computes gradients
     kinds: dict[Any, _Variant] = field(default_factory=dict)
 
 
@@ -102,7 +104,7 @@ class Functions:
         if known.draws:
             return self._interpreted(function, known, args)
         if not (known.sources or known.pays or known.random or any(is_placed(a) for a in args)):
-            self._variables.assigned([args[i] for i in known.assigned])
+            self._variables.assigned([args[i] for i in known.assigned], taken=known.takes)
             return original(function, *args)
         if any(is_placed(a) for a in args):
             refuse_forward_mode()
@@ -111,14 +113,14 @@ class Functions:
             emitted, result = self._emitted(function, known, inputs)
             if result.rows:
                 self._entry.note(result.rows, "rows of a matrix product")
-            self._variables.assigned([args[i] for i in known.assigned])
+            self._variables.assigned([args[i] for i in known.assigned], taken=known.takes)
             if not (result.divides or known.sources or known.random):
                 return original(function, *args)
             return self._run(function, emitted, result, inputs)
 
     def _interpreted(self, function: Any, known: _Function, args: Sequence[Any]) -> list[Any]:
         with unrecorded():
-            outputs = interpret(known.flat, args, self._variables.assigned)
+            outputs = interpret(known.flat, args, functools.partial(self._variables.assigned, taken=known.takes))
         for index, output in enumerate(outputs):
             _handle_data(function, index, output)
         return outputs
@@ -126,9 +128,10 @@ class Functions:
     def _function(self, function: Any) -> _Function:
         known = self._known.get(function)
         if known is None:
-            flat = flatten(function.graph)
+            flat, draws_elements = flatten(function.graph), draws_within(function.graph)
+            takes = self._variables.takes({function.graph, *(node.op.graph for node in flat.nodes)})
             known = self._known[function] = _Function(
-                flat, flat.sources(), flat.has(PAYING), flat.assigned(), draws_within(function.graph), flat.has(RANDOM)
+                flat, flat.sources(), flat.has(PAYING), flat.assigned(), draws_elements, flat.has(RANDOM), takes
             )
         return known
 

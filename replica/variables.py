@@ -2,14 +2,14 @@
 
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.tensorflow import polymorphic_function, resource_variable_ops
+from fdt.compat.tensorflow import func_graph, polymorphic_function, resource_variable_ops
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from replica.exchange import GroupedExchange
@@ -29,7 +29,9 @@ PARTED = (
 class ReplicatedVariables:
     """The registry of the variables that a script makes.
 
-    A step begins when a trainable variable is assigned once more than before: optimizers assign each once a step.
+    A step begins when trainable variables are assigned after a gradient, and were assigned in the last step. Variables
+    that were not join it: a GAN's second network. Where they are then assigned again before the others, they had a step
+    of their own. An assignment without a new gradient begins none: a checkpoint's values, the rest of an update.
 
     Args:
         exchange: The collectives.
@@ -40,10 +42,11 @@ class ReplicatedVariables:
         self._exchange, self._stepped = exchange, stepped
         self._made: list[weakref.ref[Any]] = []
         self._by_handle: dict[int, int] = {}  # ids of trainable variables' handles -> index in `_made`
-        self._assigned: dict[int, int] = {}
+        self._updates: list[set[int]] = []  # of the last step: the variables that each gradient's update assigned
         self._where: dict[int, str] = {}
         self._checked = 0
-        self._training = False  # whether a gradient has been computed
+        self._training = self._taken = False  # whether a gradient has been computed; since the last assignment
+        self._with_gradients: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs in which gradients are computed
         self.steps = 0
 
     def patches(self) -> list[Patch]:
@@ -82,21 +85,42 @@ class ReplicatedVariables:
         self._made.append(weakref.ref(variable))
 
     def begin_training(self) -> None:
-        """Note that a gradient is computed: assignments of variables may be steps from now on."""
+        """Note that a gradient is computed, or traced: assignments of variables may be steps from now on."""
         self._training = True
+        graph = tf.compat.v1.get_default_graph()
+        self._taken = self._taken or not isinstance(graph, func_graph.FuncGraph)
+        while isinstance(graph, func_graph.FuncGraph):
+            self._with_gradients.add(graph)
+            graph = graph.outer_graph
+
+    def takes(self, graphs: Iterable[Any]) -> bool:
+        """Return whether a gradient is computed in one of these graphs."""
+        return any(graph in self._with_gradients for graph in graphs)
 
     # -- assigned --------------------------------------------------------------------------------------------------
-    def assigned(self, handles: Sequence[Any]) -> None:
-        """Record that an operation or a function is about to assign these variables."""
-        at = ""
-        for handle in handles if self._training else ():
-            place = self._by_handle.get(id(handle))
-            if place is None or self._made[place]() is None:
-                continue
-            self._where[place] = at = at or where()
-            self._assigned[place] = self._assigned.get(place, 0) + 1
-            if self._assigned[place] > self.steps:
+    def assigned(self, handles: Sequence[Any], *, taken: bool = False) -> None:
+        """Record that an operation or a function is about to assign these variables; `taken`: it computes gradients."""
+        self._taken = self._taken or taken
+        if not self._training:
+            return
+        places = {self._by_handle[id(handle)] for handle in handles if id(handle) in self._by_handle}
+        places = {place for place in places if self._made[place]() is not None}
+        if places:
+            self._where.update(dict.fromkeys(places, where()))
+            taken, self._taken = self._taken, False
+            self._updated(places, taken=taken)
+
+    def _updated(self, places: set[int], *, taken: bool) -> None:
+        again = next((n for n, update in enumerate(self._updates) if not update.isdisjoint(places)), None)
+        if self._updates and not taken:
+            self._updates[-1] |= places
+        elif self._updates and again is None:
+            self._updates.append(places)
+        elif taken:
+            if again:
                 self._begin_step()
+            self._begin_step()
+            self._updates = [places]
 
     def _begin_step(self) -> None:
         self._stepped()

@@ -208,6 +208,17 @@ class ReplicaGroup(Protocol):
             The answer's vector, for example the new weights, and its header. A rank has at most one push under way.
         """
 
+    def rank_0_reads(self, place: str, number: Any) -> Any:
+        """Return the number that rank 0's script reads at `place`. No collective: rank 0 does not wait.
+
+        Only where pushes are served. The n-th call with a `place` since the last collective gets the number of rank 0's
+        n-th such call, and waits for it; `number` where rank 0 comes to a collective without one.
+
+        Args:
+            place: The script's file and line.
+            number: What this rank reads; JSON.
+        """
+
     def pushes(self) -> list[RankPush]:
         """Return the pushes that have arrived, for the caller to answer, without waiting. Only rank 0 receives any."""
 

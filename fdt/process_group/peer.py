@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
+from fdt.process_group.readings import ReceivedReadings
 from fdt.process_group.streams import ConnectionLost, MessageStream, as_bytes, inline, sent, unpacked
 from fdt.typing import Vector
 
@@ -43,6 +44,7 @@ class PeerGroup(Collectives):
         self._on_root_lost = alone
         self._stream = line or _connected(directory, rank)
         self._shared = SharedMemoryAllReduce(directory, size)
+        self._readings = ReceivedReadings()
 
     def _whole(self, combined: Combined, name: str) -> Vector:
         self.sent_bytes += combined.vector.nbytes
@@ -68,6 +70,13 @@ class PeerGroup(Collectives):
         answer, data = self._request({**message, "where": self._where()}, sent(vector, self._stream, slot))
         return unpacked(answer, data, slot), answer["header"]
 
+    def rank_0_reads(self, place: str, number: Any) -> Any:
+        """Implement ReplicaGroup."""
+        numbers = self._readings.at(place)
+        while not numbers and not self._readings.complete:
+            self._readings.take(self._receive_any()[0])
+        return numbers.popleft() if numbers else number
+
     def pushes(self) -> list[RankPush]:
         """Implement ReplicaGroup: return none, as pushes go to rank 0."""
         return []
@@ -92,6 +101,7 @@ class PeerGroup(Collectives):
         header, given = self._request({"what": wanted, "where": self._where()}, data)
         while header.get("there", wanted) != wanted:  # rank 0 is at another collective and will close the stream
             header, given = self._receive()
+        self._readings.clear()
         return header, given
 
     def _request(self, header: dict[str, Any], data: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
@@ -103,6 +113,11 @@ class PeerGroup(Collectives):
         return self._receive()
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
+        while self._readings.take((message := self._receive_any())[0]):
+            pass
+        return message
+
+    def _receive_any(self) -> tuple[dict[str, Any], bytes]:
         try:
             return self._stream.receive()
         except ConnectionLost:

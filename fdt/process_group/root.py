@@ -21,7 +21,9 @@ import numpy as np
 
 from fdt.errors import WorkerError
 from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
+from fdt.process_group.mismatch import describe_mismatch, named
 from fdt.process_group.peer import ADDRESS, Where
+from fdt.process_group.readings import SentReadings
 from fdt.process_group.streams import (
     INLINE_BYTES,
     POLL_S,
@@ -81,6 +83,7 @@ class RootGroup(Collectives):
         self._listening.listen(size)
         self._streams: dict[int, MessageStream] = {}
         self._shared = SharedMemoryAllReduce(directory, size)
+        self._readings = SentReadings()
 
     def _whole(self, combined: Combined, name: str) -> Vector:
         self.sent_bytes += combined.vector.nbytes
@@ -128,16 +131,29 @@ class RootGroup(Collectives):
             self._send(rank, line, {"value": value})
         return value
 
+    def rank_0_reads(self, place: str, number: Any) -> Any:
+        """Implement ReplicaGroup."""
+        for rank in range(1, self.size):
+            if rank not in self.left:
+                self._readings.add(rank, self._streams.get(rank), place, number)
+        return number
+
+    def _complete_readings(self) -> None:
+        if self._serve is not None:
+            for rank, line in self._peers().items():
+                self._readings.complete(rank, line)
+
     def end(self, on_wait: Callable[[], None]) -> list[Any]:
         """Return each other rank's result, sent at its script's end. `on_wait` is called while it waits, and may raise.
 
         Raises WorkerError when a rank is not at its script's end.
         """
+        self._complete_readings()
         results = list(self.left.values())
         for rank, line in self._peers().items():
             header, _ = self._receive(rank, line, on_wait)
             if header["what"] != "end":
-                raise self._failed(_describe_mismatch(rank, header, "rank 0 has ended the script"))
+                raise self._failed(describe_mismatch(rank, header, "rank 0 has ended the script"))
             results.append(header["value"])
         return results
 
@@ -153,6 +169,7 @@ class RootGroup(Collectives):
         """Return each rank's contribution to a collective."""
         wanted = self._shared.wanted(name, combined)
         messages = []
+        self._complete_readings()
         with self._resumable():
             for rank, line in self._peers().items():
                 data = self._contribution(rank, line, wanted)
@@ -177,8 +194,8 @@ class RootGroup(Collectives):
             self.left[rank] = header["value"]
             return None
         if header["what"] != wanted:
-            mine = f"rank 0 calls {_named(wanted, header['what'])} at {self._where()}"
-            raise self._failed(_describe_mismatch(rank, header, mine, wanted))
+            mine = f"rank 0 calls {named(wanted, header['what'])} at {self._where()}"
+            raise self._failed(describe_mismatch(rank, header, mine, wanted))
         return data
 
     def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
@@ -277,21 +294,3 @@ class RootGroup(Collectives):
 
 def _exited_by_itself(how: str) -> bool:
     return how.startswith("exit code ") and how != FAILED
-
-
-def _describe_mismatch(rank: int, header: dict[str, Any], mine: str, wanted: Sequence[Any] = ()) -> str:
-    ended = header["value"] if header["what"] == "end" else {}
-    how = ": ".join(filter(None, (ended.get("how"), ended.get("died_of"))))
-    theirs = (
-        f"has ended the script ({how})" if ended else f"calls {_named(header['what'], wanted)} at {header['where']}"
-    )
-    return f"all ranks must call the same collectives in the same order, but rank {rank} {theirs}, and {mine}"
-
-
-def _named(wanted: Any, beside: Any) -> str:
-    """Return a description of the collective `wanted`, with its number where it otherwise equals `beside`."""
-    if wanted == "push":
-        return "a push"
-    name, count, _, number = wanted
-    shown = f"{name} ({count:,} numbers)" if count else str(name)
-    return f"{shown}, sum {number + 1:,}" if list(wanted[:2]) == list(beside[:2]) else shown

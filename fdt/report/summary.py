@@ -59,7 +59,7 @@ class RunTotals:
 
     def add(self, end: "EpochEnd", seconds: float) -> None:
         """Add an epoch that took `seconds` of wall time."""
-        self.epochs += 1
+        self.epochs += self.fits > 0  # a script's own loop has none
         self.steps += end.steps
         self.samples += end.samples
         self.skipped += end.skipped
@@ -113,8 +113,8 @@ class Summary(Reporter):
     def close(self) -> None:
         if self._quiet:
             return
-        lines = list(facts(self.totals, self.workers, self._logs).items()) if self.totals.epochs else []
-        for name, value in lines:
+        trained = self.totals.steps or self.totals.epochs
+        for name, value in facts(self.totals, self.workers, self._logs).items() if trained else ():
             print(f"{self._name}: {name + ':':<12} {value}", file=sys.stderr)
         sys.stderr.flush()
 
@@ -151,7 +151,8 @@ def computing_workers(totals: RunTotals) -> float:
 
 def _trained(totals: RunTotals) -> str:
     fits = f" in {totals.fits} fits" if totals.fits > 1 else ""
-    return f"{quantity(totals.epochs, 'epoch')}, {_steps(totals)}{fits}, {duration(totals.seconds)}"
+    epochs = f"{quantity(totals.epochs, 'epoch')}, " if totals.epochs else ""
+    return f"{epochs}{_steps(totals)}{fits}, {duration(totals.seconds)}"
 
 
 def _steps(totals: RunTotals | WorkerTotals) -> str:

@@ -16,7 +16,7 @@ from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
 from client_shim.replica.sessions import patches as session_patches
-from client_shim.replica.steps import Site, function_takes, function_trains, loop_at_work, where
+from client_shim.replica.steps import function_takes, function_trains, loop_at_work, where
 from fdt import compat
 from fdt.compat.tensorflow import (
     BaseSession,
@@ -35,6 +35,7 @@ from nfdt.replica.assigned_weights import AssignedWeights
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
+from nfdt.replica.read_numbers import METHODS, ReadNumbers
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.sessions import NfdtSessions
 from nfdt.replica.side_effects import Handled, LostEffect, effects
@@ -59,6 +60,7 @@ class RoundRobinRank:
         self._turns = RoundRobin(self._rank, self._size, self._begin, self._count)
         self.skippable_regions = SkippableRegions(self._turns, self._count, self._meet)
         self._fits = FitHooks(self._turns, group, self._count, self._meet)
+        self._numbers = ReadNumbers(group, self._in_step)
         self._assigned = AssignedWeights(self._exchanges.owned)
         self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0}
@@ -102,7 +104,8 @@ class RoundRobinRank:
         with (
             session_patches.installed(self._sessions, self),
             patched(patches),
-            agreed_reads(self._agreed, ("__bool__",)),
+            agreed_reads(self._decision, ("__bool__",)),
+            agreed_reads(self._numbers.of_tensor, METHODS),
             entry(loops, dataset_ops.DatasetV2, in_graph),
         ):
             yield
@@ -147,7 +150,8 @@ class RoundRobinRank:
         if function._jit_compile and function_trains(function):
             function._jit_compile = False  # XLA cannot compile an exchange
         within = self._turns.calling or self.skippable_regions.inside()
-        if within or not (trains or (function_takes(function, (args, kwargs)) and _trains(loop_at_work()))):
+        in_turn = trains or (function_takes(function, (args, kwargs)) and getattr(loop_at_work(), "trains", False))
+        if within or not in_turn:
             return self._turns.watched(function, run)
         if not self._allow_replicated and any(map(_has_batches, tf.nest.flatten((args, kwargs)))):
             raise CaptureError(UNDIVIDED.format(where=where()))
@@ -243,7 +247,8 @@ class RoundRobinRank:
         if self._turns.calling or self.skippable_regions.inside():
             return original(model, *args, **kwargs)
         self._exchanges.trains(model)
-        return self._turns.call(model, (args, kwargs), lambda: original(model, *args, **kwargs))
+        result = self._turns.call(model, (args, kwargs), lambda: original(model, *args, **kwargs))
+        return self._numbers.of_result(result)
 
     def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `fit` with divided batches."""
@@ -275,20 +280,18 @@ class RoundRobinRank:
             self._met = True
             self._turns.met(self._exchanges.meet(self._turns.progress(), self._assigned.variables()))
 
-    def _agreed(self, tensor: Any) -> Any:
-        """Return rank 0's decision outside training loops. Numbers within a loop stay each worker's own."""
+    def _in_step(self) -> bool:
+        return bool(self._turns.calling) or self.skippable_regions.inside() or self._turns.unapplied()
+
+    def _decision(self, tensor: Any) -> Any:
         if self._training():
-            return tensor
+            return self._numbers.of_tensor(tensor)
         self._meet()
         return tf.constant(self._group.broadcast(tensor.numpy().item(), "a decision"), tensor.dtype)
 
     def _add(self, tensors: Any, name: str) -> list[Any]:
         self._meet()
         return added(self._group, list(tensors), name)
-
-
-def _trains(loop: Site | None) -> bool:
-    return loop is not None and loop.trains
 
 
 def _has_batches(argument: Any) -> bool:

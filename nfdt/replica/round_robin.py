@@ -98,6 +98,7 @@ class RoundRobin:
         self.kind = ""  # the kind of its call
         self.around: Site | None = None  # the loop in which steps are taken in turn
         self._whose = ""  # as `calling`, for the last region that started in it
+        self._begun_last: Region | None = None  # the region that began last in the loop
         self.applied = 0  # number of updates, including those of others' steps, which have no effect
         self._regions: weakref.WeakKeyDictionary[Any, dict[Any, Variants[Region]]] = weakref.WeakKeyDictionary()
         self._applying: weakref.WeakSet[Any] = weakref.WeakSet()  # functions
@@ -125,6 +126,10 @@ class RoundRobin:
         site = loop_at_work()
         return site == self.around or (site is not None and not evaluates(self.around))
 
+    def unapplied(self) -> bool:
+        """Return whether a step has begun and its gradients have not been applied."""
+        return self._begun_last is not None and self.applied == self._begun_last.since
+
     # -- regions ---------------------------------------------------------------------------------------------------
     def region(self, owner: Any, key: Any, given: Mapping[Any, Any] | None = None, *, numbers: bool = False) -> Region:
         """Return the region of `owner` and `key` for the objects in `given`; `numbers`: as for `Variants.of`."""
@@ -144,7 +149,7 @@ class RoundRobin:
             ready: Whether it may be skipped at all.
             given_up: Whether its last run ended early.
         """
-        before = region.number
+        before, self._begun_last = region.number, region
         region.begin(self._first, self._syncs, self.applied, given_up=given_up)
         self._begun, self._risen = self._begun + 1, self._risen + (region.number != before)
         self._next = max(self._next, region.number + 1)
@@ -237,7 +242,7 @@ class RoundRobin:
 
     def leave(self) -> None:
         """Forget the loop, which has ended."""
-        self.around, self._whose = None, ""
+        self.around, self._whose, self._begun_last = None, "", None
 
     def watched(self, function: Any, run: Callable[[], Any]) -> Any:
         """Call a tf.function that may apply the gradients of an eager step; its tracing shows whether it does."""

@@ -114,9 +114,14 @@ class NfdtSessions(SessionRuns):
         turn = self._turns.get(step.key, 0)
         self._turns[step.key] = turn + 1
         if turn % self._group.size == self._group.rank:
-            return self._own(call, step, feeds)
-        self._serve_arrived()
-        return self._others(call, step, feeds)
+            fetched = self._own(call, step, feeds)
+        else:
+            self._serve_arrived()
+            fetched = self._others(call, step, feeds)
+        return agreed_numbers(fetched, self._rank_0_reads) if read_by_script() else fetched
+
+    def _rank_0_reads(self, _: str, numbers: list[Any]) -> Any:
+        return self._group.rank_0_reads(f"{where()}, {len(numbers)} numbers", numbers)
 
     def _begin(self, call: SessionCall, step: SessionStep) -> None:
         if not self._in_loop():

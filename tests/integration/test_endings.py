@@ -204,6 +204,49 @@ def test_a_metric_that_workers_cannot_add_up_is_refused_by_name(tmp_path, how):
     assert "Received: 'largest', Largest (largest.py:5); hfdt run and -np 1 compute it" in errors[0]
 
 
+STOPS_EARLY = """
+import numpy as np
+import tensorflow as tf
+v1 = tf.compat.v1
+x = np.repeat(np.float32([1, 9]), 8).reshape(2, 8, 1)  # the losses of worker 0 fall below the mark at once
+weight = tf.Variable([0.0])
+optimizer = tf.keras.optimizers.SGD(0.0)
+@tf.function
+def step(batch):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(batch + 0.0 * weight)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+    return loss
+for epoch in range(4):
+    total = 0.0
+    for batch in tf.data.Dataset.from_tensor_slices(x):
+        total += float(step(batch))
+    if total < 5:
+        break
+with tf.Graph().as_default(), v1.Session() as session:
+    rows = v1.placeholder(tf.float32, [8, 1])
+    v = v1.get_variable("v", initializer=[0.0], use_resource=True)
+    loss = tf.reduce_mean(rows + 0.0 * v)
+    train = v1.train.GradientDescentOptimizer(0.0).minimize(loss)
+    session.run(v1.global_variables_initializer())
+    for again in range(4):
+        totals = [session.run([train, loss], {rows: batch})[1] for batch in x]
+        if np.mean(totals) < 5:
+            break
+print(epoch, total, again, np.sum(totals))
+"""
+
+
+@pytest.mark.timeout(200)
+def test_asynchronous_workers_stop_early_when_rank_0_does(tmp_path):
+    (tmp_path / "stops.py").write_text(STOPS_EARLY)
+    argv = [sys.executable, "-m", "nfdt", "run", "-np", "2", str(tmp_path / "stops.py")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"worker \d: +(\d+) steps", done.stderr) == ["2", "2"], done.stderr
+    assert done.stdout == "0 2.0 0 2.0\n"
+
+
 @pytest.mark.timeout(200)
 def test_one_worker_computes_a_metric_that_workers_cannot_add_up(tmp_path):
     (tmp_path / "largest.py").write_text(LARGEST)

@@ -355,6 +355,54 @@ def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
     assert meet(host, peer) == [[2.0], [2.0]]
 
 
+def test_numbers_that_rank_0_reads_arrive_in_its_order_and_it_does_not_wait(meet):
+    read_all, connected = threading.Event(), threading.Event()
+
+    def host(process_group):
+        process_group.serve_by(lambda push: None)
+        before = process_group.rank_0_reads("train.py:1", 0.5)  # no rank has to be there
+        process_group.barrier("all are there")
+        connected.set()
+        read = [process_group.rank_0_reads(f"train.py:{n % 2}", n) for n in range(2000)]
+        read_all.set()
+        process_group.barrier("behind")
+        process_group.rank_0_reads("train.py:1", True)
+        return before, read, process_group.end(lambda: None)
+
+    def peer(process_group):
+        before = process_group.rank_0_reads("train.py:1", -1)
+        process_group.barrier("all are there")
+        assert connected.wait(30) and read_all.wait(30), "2,000 numbers fill no socket that rank 0 waits for"
+        odd = [process_group.rank_0_reads("train.py:1", -1) for _ in range(1000)]
+        even = [process_group.rank_0_reads("train.py:0", -1) for _ in range(1000)]
+        process_group.barrier("behind")
+        behind = process_group.rank_0_reads("train.py:1", False)
+        process_group.end("ended")
+        return before, odd, even, behind
+
+    (before, read, ended), of_peer = meet(host, peer)
+    assert (before, read, ended) == (0.5, list(range(2000)), ["ended"])
+    assert of_peer == (0.5, list(range(1, 2000, 2)), list(range(0, 2000, 2)), True)
+
+
+def test_a_rank_keeps_a_number_that_rank_0_does_not_read(meet):
+    def host(process_group):
+        process_group.serve_by(lambda push: None)
+        process_group.rank_0_reads("train.py:1", 1)
+        process_group.barrier("behind")
+        process_group.rank_0_reads("train.py:1", 2)
+        return process_group.end(lambda: None)
+
+    def peer(process_group):
+        read = [process_group.rank_0_reads("train.py:1", own) for own in (10, 20)]
+        process_group.barrier("behind")
+        read += [process_group.rank_0_reads("train.py:1", own) for own in (30, 40)]
+        process_group.end("ended")
+        return read
+
+    assert meet(host, peer) == [["ended"], [1, 20, 2, 40]]
+
+
 @pytest.mark.parametrize("how", ["exit code 0", "exit code 3"])
 def test_an_asynchronous_rank_may_leave_earlier(meet, how):
     def host(process_group):

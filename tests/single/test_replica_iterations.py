@@ -30,6 +30,9 @@ class Worker1(PeerGroup):
         self.met += name == "agreement"
         return value
 
+    def rank_0_reads(self, place, number):
+        return number
+
     def _whole(self, combined, name):
         return np.zeros_like(combined.whole)
 
@@ -48,7 +51,7 @@ class Rank0(RootGroup):
     def answer(self, vector, header):
         self.answers += 1
 
-    broadcast, _whole = Worker1.broadcast, Worker1._whole
+    broadcast, _whole, rank_0_reads = Worker1.broadcast, Worker1._whole, Worker1.rank_0_reads
 
 
 @pytest.fixture
@@ -264,6 +267,58 @@ def test_a_batch_of_another_length_is_left_out_where_nothing_read_is_as_long(run
     names, rank = run(LENGTHS.format(given=given), Worker1())
     assert names["ran"] == ran
     assert given == "float(loss)" or names["given"] == [3, 5, 4, 7, 6, 2]
+
+
+READS = {
+    "eager": """
+for number, batch in enumerate(dataset):
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+        counts.append(float(loss) < 100)
+    gradients = tape.gradient(loss, [weight, bias])
+    counts.append(float(loss) < 100)
+    optimizer.apply_gradients(zip(gradients, [weight, bias]))
+    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
+""",
+    "compiled": """
+step = tf.function(step)
+for number, batch in enumerate(dataset):
+    loss = step(batch)
+    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
+""",
+    "gradients": """
+@tf.function
+def gradients_of(batch):
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    return loss, tape.gradient(loss, [weight, bias])
+for number, batch in enumerate(dataset):
+    loss, gradients = gradients_of(batch)
+    counts.append(float(loss) < 100)
+    optimizer.apply_gradients(zip(gradients, [weight, bias]))
+    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
+""",
+    "train_on_batch": """
+model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.0), "mse")
+for number, batch in enumerate(dataset):
+    loss = tf.constant(model.train_on_batch(batch, batch))
+    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
+""",
+}
+
+
+@pytest.mark.parametrize("style", READS)
+def test_numbers_are_rank_0s_unless_they_may_decide_whether_this_workers_gradients_are_applied(run, style):
+    class Told(Worker1):
+        def rank_0_reads(self, place, number):
+            return True if isinstance(number, bool) else 250.0
+
+    names, _ = run(READS[style], Told())
+    behind = [each for each in names["counts"] if isinstance(each, list)]
+    assert behind == [[250.0, 250.0, 250, True]] * 6
+    assert all(each is True for each in names["counts"] if not isinstance(each, list))
+    assert len(names["counts"]) > 6 or style in ("compiled", "train_on_batch")
 
 
 ASSIGNED = """

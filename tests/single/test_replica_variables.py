@@ -35,19 +35,63 @@ def test_variables_begin_with_rank_0s_values():
         assert values[1:] == [False, 0]
 
 
-def test_a_step_is_counted_when_a_variable_is_assigned_again():
+@pytest.mark.parametrize(
+    ("updates", "steps"),
+    [
+        ("w a a a", 3),  # values of a checkpoint before the first gradient
+        ("ab a-b aw b", 4),  # the variables of an update one by one; a decay beside it
+        ("a a w a w w", 3),  # weights that are set between two steps and behind the last one
+        ("a b a b a b", 3),  # a GAN
+        ("a a a b a a a b", 6),  # with three steps of the critic for one of the generator
+        ("a a a b b b b", 7),  # a model, then another one
+        ("a b a b c c c", 5),  # a GAN, then a model
+    ],
+)
+def test_a_step_is_counted_when_variables_are_assigned_again_after_a_gradient(updates, steps):
+    """A word is a gradient and the variables that it updates; `-` and `w`: without a gradient, one and all."""
+
     def work(rank, variables):
-        kernel, bias, average = tf.Variable(1.0), tf.Variable(1.0), tf.Variable(1.0, trainable=False)
-        for variable in (kernel, bias, average):
+        made = {name: tf.Variable(1.0) for name in "abc"}
+        for variable in made.values():
             variables.made(variable)
-        variables.assigned([kernel.handle])  # no gradient has been taken: these are a checkpoint's values
-        variables.begin_training()
-        for _ in range(3):
-            variables.assigned([kernel.handle])
-            variables.assigned([bias.handle, average.handle])
+        for update in updates.split():
+            if update != "w":
+                variables.begin_training()
+            for letters in update.replace("w", "-abc").split("-"):
+                for name in letters:
+                    variables.assigned([made[name].handle])
         return variables.steps
 
-    assert on_each(work) == [3, 3]
+    assert on_each(work) == [steps, steps]
+
+
+def test_a_traced_function_that_computes_a_gradient_takes_it_with_each_call():
+    def work(rank, variables):
+        weight = tf.Variable(1.0)
+        variables.made(weight)
+
+        @tf.function
+        def gradient():
+            with tf.GradientTape() as tape:
+                loss = weight * weight
+            variables.begin_training()
+            return tape.gradient(loss, weight)
+
+        @tf.function
+        def outer():
+            return gradient()
+
+        @tf.function
+        def other():
+            return weight * weight
+
+        gradient.get_concrete_function()
+        traced = [f.get_concrete_function().graph for f in (gradient, outer, other)]
+        reached = [{graph, *(node.op.graph for node in flatten(graph).nodes)} for graph in traced]
+        variables.assigned([weight.handle])  # the trace computed none
+        return [variables.takes(graphs) for graphs in reached], variables.steps
+
+    assert on_each(work, size=1) == [([True, True, False], 0)]
 
 
 def test_variables_that_the_trace_of_a_function_makes_are_registered():
@@ -66,14 +110,14 @@ def test_variables_that_the_trace_of_a_function_makes_are_registered():
 
         with patched(variables.patches()):
             assert step() == 3.0
-        variables.begin_training()
         counted = []
         for variable in (made[0], made[1], made[1]):
+            variables.begin_training()
             variables.assigned([variable.handle])
             counted.append(variables.steps)
         return counted
 
-    assert on_each(work, size=1) == [[1, 1, 2]]
+    assert on_each(work, size=1) == [[1, 1, 3]]
 
 
 def test_an_assignment_beside_a_loop_that_draws_is_counted():

@@ -203,7 +203,7 @@ def test_summary_of_one_worker_whose_computing_time_is_not_measured(capsys):
     summary.event(Event(epoch_end=EpochEnd(steps=1, samples=1, workers=[share])))
     summary.close()
     err = capsys.readouterr().err
-    assert "1 epoch, 1 step, 1 sample, " in err and "worker 0:    1 step, 1 sample, 2.0s\n" in err
+    assert "trained:     1 step, 1 sample, " in err and "worker 0:    1 step, 1 sample, 2.0s\n" in err
     assert "computing" not in err
 
 

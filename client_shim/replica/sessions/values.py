@@ -46,7 +46,7 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
 
 
-_BETWEEN = ("/tensorflow/python/framework/", "/tensorflow/python/autograph/", "/fdt/patches.py", "/replica/sessions")
+_BETWEEN = ("/tensorflow/python/framework/", "/tensorflow/python/autograph/", "/fdt/patches.py", "/replica/session")
 
 
 def read_by_script() -> bool:

@@ -1,0 +1,21 @@
+"""The error for a rank that is not at the collective at which rank 0 is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def describe_mismatch(rank: int, header: dict[str, Any], mine: str, wanted: Sequence[Any] = ()) -> str:
+    """Return the error: where `rank` is by its `header`, and `mine`, where rank 0 is, at collective `wanted`."""
+    ended = header["value"] if header["what"] == "end" else {}
+    how = ": ".join(filter(None, (ended.get("how"), ended.get("died_of"))))
+    theirs = f"has ended the script ({how})" if ended else f"calls {named(header['what'], wanted)} at {header['where']}"
+    return f"all ranks must call the same collectives in the same order, but rank {rank} {theirs}, and {mine}"
+
+
+def named(wanted: Any, beside: Any) -> str:
+    """Return a description of the collective `wanted`, with its number where it otherwise equals `beside`."""
+    if wanted == "push":
+        return "a push"
+    name, count, _, number = wanted
+    shown = f"{name} ({count:,} numbers)" if count else str(name)
+    return f"{shown}, sum {number + 1:,}" if list(wanted[:2]) == list(beside[:2]) else shown

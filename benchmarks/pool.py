@@ -155,7 +155,8 @@ def verdict(engine: str, job: dict[str, Any], said: dict[str, Any], alone: float
     within = ASYNCHRONOUS if engine == "nfdt" and job["slots"] > 1 else TOLERANCE
     right = "loss" in said and abs(said["loss"] - alone) <= within * abs(alone)
     # The server of NFDT's only worker is in the worker's process.
-    lost = LOST in said.get("error", "") and not (job["restarts"] and (engine == "hfdt" or job["slots"] > 1))
+    replaced = job["restarts"] if engine == "hfdt" or job["slots"] > 1 else 0
+    lost = LOST in said.get("error", "") and said["faults"] == replaced
     if job["kind"] in ("right", "slow"):
         with_restart = ", after a restart" if said.get("faults") else ""
         return f"right{with_restart}" if right else "lost with its worker" if lost else "WRONG"

@@ -1,6 +1,5 @@
 """Calls of tf.functions with placed tensors: the traced graph is emitted for them, once for each kind of arguments."""
 
-import functools
 import re
 import weakref
 from collections.abc import Sequence
@@ -101,10 +100,12 @@ class Functions:
         if mode.undivided:
             return original(function, *(self._converter.whole(a) if is_placed(a) else a for a in args))
         known = self._function(function)
+        if known.takes:
+            self._variables.take()
         if known.draws:
             return self._interpreted(function, known, args)
         if not (known.sources or known.pays or known.random or any(is_placed(a) for a in args)):
-            self._variables.assigned([args[i] for i in known.assigned], taken=known.takes)
+            self._variables.assigned([args[i] for i in known.assigned], computed=True)
             return original(function, *args)
         if any(is_placed(a) for a in args):
             refuse_forward_mode()
@@ -113,14 +114,14 @@ class Functions:
             emitted, result = self._emitted(function, known, inputs)
             if result.rows:
                 self._entry.note(result.rows, "rows of a matrix product")
-            self._variables.assigned([args[i] for i in known.assigned], taken=known.takes)
+            self._variables.assigned([args[i] for i in known.assigned], computed=True)
             if not (result.divides or known.sources or known.random):
                 return original(function, *args)
             return self._run(function, emitted, result, inputs)
 
     def _interpreted(self, function: Any, known: _Function, args: Sequence[Any]) -> list[Any]:
         with unrecorded():
-            outputs = interpret(known.flat, args, functools.partial(self._variables.assigned, taken=known.takes))
+            outputs = interpret(known.flat, args, self._variables.assigned)
         for index, output in enumerate(outputs):
             _handle_data(function, index, output)
         return outputs
@@ -128,11 +129,9 @@ class Functions:
     def _function(self, function: Any) -> _Function:
         known = self._known.get(function)
         if known is None:
-            flat, draws_elements = flatten(function.graph), draws_within(function.graph)
-            takes = self._variables.takes({function.graph, *(node.op.graph for node in flat.nodes)})
-            known = self._known[function] = _Function(
-                flat, flat.sources(), flat.has(PAYING), flat.assigned(), draws_elements, flat.has(RANDOM), takes
-            )
+            flat = flatten(function.graph)
+            parts = flat.sources(), flat.has(PAYING), flat.assigned(), draws_within(function.graph), flat.has(RANDOM)
+            known = self._known[function] = _Function(flat, *parts, self._variables.takes(function.graph))
         return known
 
     def _drawn(self, known: _Function, args: Sequence[Any]) -> list[Tensor]:

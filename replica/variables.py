@@ -2,7 +2,7 @@
 
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from fdt.compat.tensorflow import func_graph, polymorphic_function, resource_var
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from replica.exchange import GroupedExchange
+from replica.graph.flatten import function_graph, functions_of
 from replica.placement import PARTIAL
 from replica.tensors import is_number, unrecorded
 
@@ -30,8 +31,9 @@ class ReplicatedVariables:
     """The registry of the variables that a script makes.
 
     A step begins when trainable variables are assigned after a gradient, and were assigned in the last step. Variables
-    that were not join it: a GAN's second network. Where they are then assigned again before the others, they had a step
-    of their own. An assignment without a new gradient begins none: a checkpoint's values, the rest of an update.
+    that were not assigned in it join it: a GAN's second network. If they are then assigned again before the others, one
+    more step is counted: a second model is trained. An assignment without a new gradient begins no step: a checkpoint's
+    values, the rest of an update.
 
     Args:
         exchange: The collectives.
@@ -93,22 +95,23 @@ class ReplicatedVariables:
             self._with_gradients.add(graph)
             graph = graph.outer_graph
 
-    def takes(self, graphs: Iterable[Any]) -> bool:
-        """Return whether a gradient is computed in one of these graphs."""
-        return any(graph in self._with_gradients for graph in graphs)
+    def takes(self, graph: Any) -> bool:
+        """Return whether a gradient is computed in a graph, or in a function that it calls."""
+        inner = (function_graph(graph, name) for op in graph.get_operations() for name in functions_of(op))
+        return graph in self._with_gradients or any(self.takes(each) for each in inner)
+
+    def take(self) -> None:
+        """Note that a traced function which computes gradients is called."""
+        self._taken = True
 
     # -- assigned --------------------------------------------------------------------------------------------------
-    def assigned(self, handles: Sequence[Any], *, taken: bool = False) -> None:
-        """Record that an operation or a function is about to assign these variables; `taken`: it computes gradients."""
-        self._taken = self._taken or taken
-        if not self._training:
-            return
-        places = {self._by_handle[id(handle)] for handle in handles if id(handle) in self._by_handle}
-        places = {place for place in places if self._made[place]() is not None}
+    def assigned(self, handles: Sequence[Any], *, computed: bool = False) -> None:
+        """Record that an operation, or a function that computes the values, is about to assign these variables."""
+        places = {self._by_handle[id(h)] for h in handles if id(h) in self._by_handle} if self._training else ()
         if places:
             self._where.update(dict.fromkeys(places, where()))
-            taken, self._taken = self._taken, False
-            self._updated(places, taken=taken)
+            taken, self._taken = self._taken or computed, False
+            self._updated(set(places), taken=taken)
 
     def _updated(self, places: set[int], *, taken: bool) -> None:
         again = next((n for n, update in enumerate(self._updates) if not update.isdisjoint(places)), None)
@@ -117,7 +120,7 @@ class ReplicatedVariables:
         elif self._updates and again is None:
             self._updates.append(places)
         elif taken:
-            if again:
+            if again:  # the variables that joined the last step are assigned alone: that was a step of their own
                 self._begin_step()
             self._begin_step()
             self._updates = [places]

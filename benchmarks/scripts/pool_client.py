@@ -33,10 +33,12 @@ def client(address: str, directory: str, user: str, jobs: str) -> int:
         print(json.dumps({"job": job["id"], "begins": True}), flush=True)
         try:
             loss = do((address, identity), Setup.FromString(setup), contents, job, random.Random(job["id"]))
-            said = {"loss": loss, "faults": faults}
+            said = {"loss": loss}
         except UserError as error:
             said = {"error": str(error)}
-        print(json.dumps({"job": job["id"], **said, "seconds": time.monotonic() - started}), flush=True)
+        print(
+            json.dumps({"job": job["id"], **said, "faults": faults, "seconds": time.monotonic() - started}), flush=True
+        )
     return 0
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from fdt.errors import WorkerError
+from fdt.process_group.readings import Moments
 from fdt.process_group.streams import SharedBuffer
 from fdt.typing import Vector
 
@@ -208,14 +209,17 @@ class ReplicaGroup(Protocol):
             The answer's vector, for example the new weights, and its header. A rank has at most one push under way.
         """
 
-    def rank_0_reads(self, place: str, number: Any) -> Any:
-        """Return the number that rank 0's script reads at `place`. No collective: rank 0 does not wait.
+    def next_moment(self) -> None:
+        """Note that the script comes to its next step."""
 
-        Only where pushes are served. The n-th call with a `place` since the last collective gets the number of rank 0's
-        n-th such call, and waits for it; `number` where rank 0 comes to a collective without one.
+    def rank_0_reads(self, place: str, number: Any) -> Any:
+        """Return the number that rank 0's script reads at `place` after as many steps. No collective.
+
+        Rank 0 does not wait. Another rank waits until rank 0 is there; where it is at a later step or a collective and
+        did not read there, the result is `number`. Only where pushes are served (`serve_by`).
 
         Args:
-            place: The script's file and line.
+            place: What names the same place of the script on all ranks.
             number: What this rank reads; JSON.
         """
 
@@ -229,6 +233,11 @@ class Collectives(abc.ABC):
     rank: int
     _serve: Callable[[RankPush], None] | None = None
     sent_bytes = 0
+    _readings: Moments
+
+    def next_moment(self) -> None:
+        """Implement ReplicaGroup."""
+        self._readings.advance()
 
     def serve_by(self, serve: Callable[[RankPush], None] | None) -> None:
         """Implement ReplicaGroup."""

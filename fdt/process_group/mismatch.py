@@ -1,7 +1,14 @@
-"""The error for a rank that is not at the collective at which rank 0 is."""
+"""Ranks that are not at the collective at which rank 0 is: which may have left, and the error for the others."""
 
 from collections.abc import Sequence
 from typing import Any
+
+_FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
+
+
+def exited_by_itself(how: str) -> bool:
+    """Return whether a script that ended as `how` says has ended on purpose."""
+    return how.startswith("exit code ") and how != _FAILED
 
 
 def describe_mismatch(rank: int, header: dict[str, Any], mine: str, wanted: Sequence[Any] = ()) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
-from fdt.process_group.readings import ReceivedReadings
+from fdt.process_group.readings import AskedReadings
 from fdt.process_group.streams import ConnectionLost, MessageStream, as_bytes, inline, sent, unpacked
 from fdt.typing import Vector
 
@@ -31,6 +31,8 @@ class PeerGroup(Collectives):
         where: Returns the script's file and line, for errors.
     """
 
+    _readings: AskedReadings
+
     def __init__(
         self,
         directory: Path,
@@ -44,7 +46,7 @@ class PeerGroup(Collectives):
         self._on_root_lost = alone
         self._stream = line or _connected(directory, rank)
         self._shared = SharedMemoryAllReduce(directory, size)
-        self._readings = ReceivedReadings()
+        self._readings = AskedReadings()
 
     def _whole(self, combined: Combined, name: str) -> Vector:
         self.sent_bytes += combined.vector.nbytes
@@ -72,9 +74,11 @@ class PeerGroup(Collectives):
 
     def rank_0_reads(self, place: str, number: Any) -> Any:
         """Implement ReplicaGroup."""
-        numbers = self._readings.at(place)
-        while not numbers and not self._readings.complete:
-            self._readings.take(self._receive_any()[0])
+        numbers, passed = self._readings.at(place), False
+        while not (numbers or passed):
+            answer, _ = self._request(self._readings.question(place), b"")
+            self._readings.take(answer)
+            passed = answer["passed"]
         return numbers.popleft() if numbers else number
 
     def pushes(self) -> list[RankPush]:
@@ -113,11 +117,6 @@ class PeerGroup(Collectives):
         return self._receive()
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
-        while self._readings.take((message := self._receive_any())[0]):
-            pass
-        return message
-
-    def _receive_any(self) -> tuple[dict[str, Any], bytes]:
         try:
             return self._stream.receive()
         except ConnectionLost:

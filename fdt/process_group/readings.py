@@ -1,67 +1,79 @@
-"""Numbers that rank 0's script reads between two collectives, sent to the other ranks as it reads them.
+"""Numbers that rank 0's script reads, for the other ranks, which ask for them.
 
-Rank 0 does not wait. Another rank that reads a number at the same line waits for rank 0's, until rank 0 begins the next
-collective: then rank 0 does not read there, and the rank keeps its own number.
+Rank 0 does not wait, and sends numbers only to ranks that wait for an answer. A number belongs to a *moment*, the count
+of steps that have begun since the last collective, and to a place in the script. Where rank 0 has come to a later
+moment, or to a collective, without that number, the rank keeps its own.
 """
 
-import contextlib
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from typing import Any
 
-from fdt.process_group.streams import ConnectionLost, MessageStream
-
-FIELD = "readings"  # of a message's header: [place, number] pairs; None: rank 0 begins the next collective
-_AT_ONCE = 100  # numbers in one message, which fits into a socket's buffer
+_AT_ONCE = 1000  # numbers in one answer
 
 
-class SentReadings:
-    """Rank 0's side."""
+class Moments:
+    """The count of steps since the last collective."""
+
+    moment = 0
+
+    def advance(self) -> None:
+        """Come to the next step."""
+        self.moment += 1
+
+
+class Readings(Moments):
+    """Rank 0's numbers since the last collective."""
 
     def __init__(self) -> None:
-        self._unsent: defaultdict[int, list[tuple[str, Any]]] = defaultdict(list)  # by rank
+        self._asked: dict[int, tuple[int, str]] = {}  # by rank: the moment and place that it waits for
+        self.clear()
 
-    def add(self, rank: int, line: MessageStream | None, place: str, number: Any) -> None:
-        """Send a rank a number, now or later: `line` is None before the rank has connected."""
-        self._unsent[rank].append((place, number))
-        if line is not None and line.writable():
-            self._send_some(rank, line)
+    def clear(self) -> None:
+        """Forget the numbers: every rank has come to a collective."""
+        self.moment = 0
+        self._log: list[tuple[int, str, Any]] = []
+        self._sent: defaultdict[int, int] = defaultdict(int)  # by rank
 
-    def complete(self, rank: int, line: MessageStream) -> None:
-        """Send a rank the rest, because rank 0 begins a collective."""
-        while self._unsent[rank]:
-            self._send_some(rank, line)
-        _send(line, None)
+    def add(self, place: str, number: Any) -> None:
+        """Record a number that rank 0 reads."""
+        self._log.append((self.moment, place, number))
 
-    def _send_some(self, rank: int, line: MessageStream) -> None:
-        _send(line, self._unsent[rank][:_AT_ONCE])
-        del self._unsent[rank][:_AT_ONCE]
+    def ask(self, rank: int, header: dict[str, Any]) -> None:
+        """Record that a rank waits for a number."""
+        self._asked[rank] = header["moment"], header["place"]
+
+    def answers(self, *, complete: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the answers that can be given now. `complete`: rank 0 is at a collective."""
+        for rank, (moment, place) in list(self._asked.items()):
+            first, passed = self._sent[rank], complete or self.moment > moment
+            if passed or any(entry[:2] == (moment, place) for entry in self._log[first:]):
+                numbers = self._log[first : first + _AT_ONCE]
+                self._sent[rank] += len(numbers)
+                del self._asked[rank]
+                yield rank, {"numbers": numbers, "passed": passed and self._sent[rank] == len(self._log)}
 
 
-def _send(line: MessageStream, numbers: list[tuple[str, Any]] | None) -> None:
-    with contextlib.suppress(ConnectionLost):  # messages that the rank sent before are still read
-        line.send({FIELD: numbers})
-
-
-class ReceivedReadings:
-    """Another rank's side."""
+class AskedReadings(Moments):
+    """The numbers that another rank got from rank 0 since the last collective."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Forget the numbers: a collective is complete."""
-        self._numbers: defaultdict[str, deque[Any]] = defaultdict(deque)  # by place
-        self.complete = False
+        self.moment = 0
+        self._numbers: defaultdict[tuple[int, str], deque[Any]] = defaultdict(deque)
 
-    def take(self, header: dict[str, Any]) -> bool:
-        """Store the numbers of a message. Return whether it was one of rank 0's readings."""
-        if FIELD not in header:
-            return False
-        self.complete = header[FIELD] is None
-        for place, number in header[FIELD] or ():
-            self._numbers[place].append(number)
-        return True
+    def question(self, place: str) -> dict[str, Any]:
+        """Return the header that asks for a number of this moment."""
+        return {"what": "read", "moment": self.moment, "place": place}
+
+    def take(self, answer: dict[str, Any]) -> None:
+        """Store an answer's numbers."""
+        for moment, place, number in answer["numbers"]:
+            self._numbers[moment, place].append(number)
 
     def at(self, place: str) -> deque[Any]:
-        """Return rank 0's numbers at a place that were not used yet."""
-        return self._numbers[place]
+        """Return rank 0's numbers of this moment and place that were not used yet."""
+        return self._numbers[self.moment, place]

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +21,9 @@ import numpy as np
 
 from fdt.errors import WorkerError
 from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
-from fdt.process_group.mismatch import describe_mismatch, named
+from fdt.process_group.mismatch import describe_mismatch, exited_by_itself, named
 from fdt.process_group.peer import ADDRESS, Where
-from fdt.process_group.readings import SentReadings
+from fdt.process_group.readings import Readings
 from fdt.process_group.streams import (
     INLINE_BYTES,
     POLL_S,
@@ -35,8 +35,6 @@ from fdt.process_group.streams import (
     unpacked,
 )
 from fdt.typing import Vector
-
-FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
 
 
 class RemotePeers(Protocol):
@@ -61,6 +59,8 @@ class RootGroup(Collectives):
     """
 
     rank = 0
+    _broken = False  # an error has closed the streams
+    _readings: Readings
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class RootGroup(Collectives):
         self._listening.listen(size)
         self._streams: dict[int, MessageStream] = {}
         self._shared = SharedMemoryAllReduce(directory, size)
-        self._readings = SentReadings()
+        self._readings = Readings()
 
     def _whole(self, combined: Combined, name: str) -> Vector:
         self.sent_bytes += combined.vector.nbytes
@@ -133,22 +133,31 @@ class RootGroup(Collectives):
 
     def rank_0_reads(self, place: str, number: Any) -> Any:
         """Implement ReplicaGroup."""
-        for rank in range(1, self.size):
-            if rank not in self.left:
-                self._readings.add(rank, self._streams.get(rank), place, number)
+        if self.size > 1 and not self._broken:
+            self._readings.add(place, number)
+            self._receive_arrived(self._streams)
         return number
 
-    def _complete_readings(self) -> None:
-        if self._serve is not None:
-            for rank, line in self._peers().items():
-                self._readings.complete(rank, line)
+    def _receive_arrived(self, lines: Mapping[int, MessageStream]) -> None:
+        """Receive what has arrived, for the calls that need it. A question is answered when its number is known."""
+        for rank, line in lines.items():
+            if rank not in self._pending and rank not in self.left and line.readable():
+                header, data = self._receive_any(rank, line, self._check)
+                if header["what"] == "read":
+                    self._readings.ask(rank, header)
+                else:
+                    self._pending[rank] = header, data
+        self._answer()
+
+    def _answer(self, *, complete: bool = False) -> None:
+        for rank, answer in self._readings.answers(complete=complete):
+            self._send(rank, self._streams[rank], answer)
 
     def end(self, on_wait: Callable[[], None]) -> list[Any]:
         """Return each other rank's result, sent at its script's end. `on_wait` is called while it waits, and may raise.
 
         Raises WorkerError when a rank is not at its script's end.
         """
-        self._complete_readings()
         results = list(self.left.values())
         for rank, line in self._peers().items():
             header, _ = self._receive(rank, line, on_wait)
@@ -169,12 +178,12 @@ class RootGroup(Collectives):
         """Return each rank's contribution to a collective."""
         wanted = self._shared.wanted(name, combined)
         messages = []
-        self._complete_readings()
         with self._resumable():
             for rank, line in self._peers().items():
                 data = self._contribution(rank, line, wanted)
                 if data is not None:
                     messages.append((rank, data))
+        self._readings.clear()
         return messages
 
     @contextlib.contextmanager
@@ -190,7 +199,7 @@ class RootGroup(Collectives):
     def _contribution(self, rank: int, line: MessageStream, wanted: Sequence[Any]) -> bytes | None:
         """Return the bytes that a rank sends for the collective, or None where it has ended and may do so."""
         header, data = self._received[rank] = self._receive(rank, line, self._check)
-        if header["what"] == "end" and self._serve is not None and _exited_by_itself(header["value"]["how"]):
+        if header["what"] == "end" and self._serve is not None and exited_by_itself(header["value"]["how"]):
             self.left[rank] = header["value"]
             return None
         if header["what"] != wanted:
@@ -209,15 +218,9 @@ class RootGroup(Collectives):
 
     def pushes(self) -> list[RankPush]:
         """Implement ReplicaGroup. Other messages are kept for the collective that they belong to."""
-        pushes = []
-        for rank, line in self._peers().items():
-            if rank not in self._pending and line.readable():
-                header, data = self._receive_any(rank, line, self._check)
-                if header["what"] == "push":
-                    pushes.append(self._push(rank, header, data))
-                else:
-                    self._pending[rank] = header, data
-        return pushes
+        self._receive_arrived(self._peers())
+        pushing = [rank for rank, (header, _) in self._pending.items() if header["what"] == "push"]
+        return [self._push(rank, *self._pending.pop(rank)) for rank in pushing]
 
     def _push(self, rank: int, header: dict[str, Any], data: bytes) -> RankPush:
         vector = unpacked(header, data, self._shared.buffers[rank])
@@ -235,10 +238,14 @@ class RootGroup(Collectives):
         A call of `_serve` may receive that message first, through `pushes`, and leave it in `_pending`.
         """
         while True:
+            self._answer(complete=True)
             header, data = self._pending.pop(rank) if rank in self._pending else self._receive_any(rank, line, idle)
-            if header["what"] != "push" or self._serve is None:
+            if header["what"] == "read":
+                self._readings.ask(rank, header)
+            elif header["what"] != "push" or self._serve is None:
                 return header, data
-            self._serve(self._push(rank, header, data))
+            else:
+                self._serve(self._push(rank, header, data))
 
     def _receive_any(self, rank: int, line: MessageStream, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         try:
@@ -289,8 +296,5 @@ class RootGroup(Collectives):
     def _failed(self, message: str) -> WorkerError:
         for line in self._streams.values():
             line.socket.close()
+        self._broken = True
         return WorkerError(message)
-
-
-def _exited_by_itself(how: str) -> bool:
-    return how.startswith("exit code ") and how != FAILED

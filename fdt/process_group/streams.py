@@ -82,10 +82,6 @@ class MessageStream:
         """Return whether bytes have arrived."""
         return bool(self.buffer) or self._readable(0.0)
 
-    def writable(self) -> bool:
-        """Return whether a short message can be sent without waiting."""
-        return bool(select.select([], [self.socket], [], 0.0)[1])
-
     def _exactly(self, count: int, idle: Callable[[], None]) -> bytes:
         asked = monotonic()
         while len(self.buffer) < count:

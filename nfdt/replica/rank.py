@@ -1,7 +1,7 @@
 """One worker of a replica script: the patches of TensorFlow and Keras while the script runs.
 
 Every worker runs each iteration of a training loop, and computes every n-th step of it (round_robin.py). Within such a
-loop no worker waits for others; after it all workers synchronise and have the same weights.
+loop no worker waits for others, except for numbers that rank 0 reads; after it all workers synchronise.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class RoundRobinRank:
         self._turns = RoundRobin(self._rank, self._size, self._begin, self._count)
         self.skippable_regions = SkippableRegions(self._turns, self._count, self._meet)
         self._fits = FitHooks(self._turns, group, self._count, self._meet)
-        self._numbers = ReadNumbers(group, self._in_step)
+        self._numbers = ReadNumbers(group, self._reads_own)
         self._assigned = AssignedWeights(self._exchanges.owned)
         self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0}
@@ -160,9 +160,9 @@ class RoundRobinRank:
     def _begin(self) -> bool:
         """Note the start of a step that is taken in turn. Return whether every worker must compute it."""
         self._met, self._begun = False, True
+        self._group.next_moment()
         assigned = bool(self._assigned.variables())
-        if assigned:
-            self._replicate()
+        self._counts["replicated"] += assigned
         return assigned
 
     def _context(self, original: Any, scope_type: Any = None) -> Any:
@@ -227,8 +227,7 @@ class RoundRobinRank:
     def _at_apply(self, optimizer: Any) -> str:
         """Return whose turn it is for a step that cannot be skipped: every worker computes it."""
         whose = self._turns.at_apply(optimizer)
-        if whose:
-            self._replicate()
+        self._counts["replicated"] += bool(whose)
         if whose == "mine":
             self._count(self.skippable_regions.rows)
         return whose
@@ -280,8 +279,10 @@ class RoundRobinRank:
             self._met = True
             self._turns.met(self._exchanges.meet(self._turns.progress(), self._assigned.variables()))
 
-    def _in_step(self) -> bool:
-        return bool(self._turns.calling) or self.skippable_regions.inside() or self._turns.unapplied()
+    def _reads_own(self) -> bool:
+        return (
+            not self._begun or self._turns.unapplied() or bool(self._turns.calling or self.skippable_regions.inside())
+        )
 
     def _decision(self, tensor: Any) -> Any:
         if self._training():

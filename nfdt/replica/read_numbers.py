@@ -1,15 +1,22 @@
 """Numbers that the script reads behind a step, which are rank 0's on every worker."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from client_shim.replica.steps import where
+from client_shim.replica.steps import script_frames
 from fdt.process_group import ReplicaGroup
 
 METHODS = ("__float__", "__int__", "__index__", "numpy")
+
+
+def rank_0s(group: ReplicaGroup, value: Any, kind: str) -> Any:
+    """Return what rank 0's script reads in the place of `value`; `kind`: what it must have in common with it."""
+    frames = (f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno}" for f in script_frames())
+    return group.rank_0_reads(" ".join([kind, *frames]), value)
 
 
 class ReadNumbers:
@@ -17,20 +24,23 @@ class ReadNumbers:
 
     Args:
         group: The ranks.
-        in_step: Returns whether a step runs, or its gradients have not been applied. Numbers stay this worker's there,
-            because they may decide whether its gradients are applied.
+        own: Returns whether a number that is read now is this worker's: before the first step all workers compute the
+            same; within a step, until its gradients are applied, it may decide whether they are.
     """
 
-    def __init__(self, group: ReplicaGroup, in_step: Callable[[], bool]) -> None:
-        self._group, self._in_step = group, in_step
+    def __init__(self, group: ReplicaGroup, own: Callable[[], bool]) -> None:
+        self._group, self._own = group, own
 
     def of_tensor(self, tensor: Any) -> Any:
-        """Return a tensor of the number that rank 0 reads at this line."""
-        if self._in_step():
+        """Return a tensor of the number that rank 0 reads in the place of `tensor`."""
+        if self._own():
             return tensor
         number = tensor.numpy().item()
-        of_rank_0 = self._group.rank_0_reads(where(), number)
-        return tensor if of_rank_0 == number else tf.constant(of_rank_0, tensor.dtype)
+        of_rank_0 = rank_0s(self._group, number, tensor.dtype.name)
+        if of_rank_0 == number:
+            return tensor
+        with tf.init_scope():
+            return tf.constant(of_rank_0, tensor.dtype)
 
     def of_result(self, result: Any) -> Any:
         """Return what `train_on_batch` gives rank 0; arrays stay this worker's."""
@@ -38,4 +48,4 @@ class ReadNumbers:
 
     def _of_float(self, number: Any) -> Any:
         plain = isinstance(number, (float, np.floating))
-        return type(number)(self._group.rank_0_reads(where(), float(number))) if plain else number
+        return type(number)(rank_0s(self._group, float(number), "float")) if plain else number

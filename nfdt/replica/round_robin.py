@@ -49,6 +49,7 @@ class Region:
     sync: int = 0  # number of synchronisations before it
     since: int = 0  # number of updates at its start
     applies: bool = False  # whether it applies gradients itself
+    updates: int = 1  # most updates of one of its steps, as of a GAN's two optimizers
     runs: int = 0
     shapes: Any = None  # shapes of the batch that gave `values`
     values: Any = None
@@ -98,7 +99,7 @@ class RoundRobin:
         self.kind = ""  # the kind of its call
         self.around: Site | None = None  # the loop in which steps are taken in turn
         self._whose = ""  # as `calling`, for the last region that started in it
-        self._begun_last: Region | None = None  # the region that began last in the loop
+        self._open: Region | None = None  # the region that began last, where its gradients are applied behind it
         self.applied = 0  # number of updates, including those of others' steps, which have no effect
         self._regions: weakref.WeakKeyDictionary[Any, dict[Any, Variants[Region]]] = weakref.WeakKeyDictionary()
         self._applying: weakref.WeakSet[Any] = weakref.WeakSet()  # functions
@@ -127,8 +128,8 @@ class RoundRobin:
         return site == self.around or (site is not None and not evaluates(self.around))
 
     def unapplied(self) -> bool:
-        """Return whether a step has begun and its gradients have not been applied."""
-        return self._begun_last is not None and self.applied == self._begun_last.since
+        """Return whether a step has begun and not all of its gradients have been applied."""
+        return self._open is not None and self.applied - self._open.since < self._open.updates
 
     # -- regions ---------------------------------------------------------------------------------------------------
     def region(self, owner: Any, key: Any, given: Mapping[Any, Any] | None = None, *, numbers: bool = False) -> Region:
@@ -149,7 +150,10 @@ class RoundRobin:
             ready: Whether it may be skipped at all.
             given_up: Whether its last run ended early.
         """
-        before, self._begun_last = region.number, region
+        before = region.number
+        if self._open is not None:
+            self._open.updates = max(self._open.updates, self.applied - self._open.since)
+        self._open = region
         region.begin(self._first, self._syncs, self.applied, given_up=given_up)
         self._begun, self._risen = self._begun + 1, self._risen + (region.number != before)
         self._next = max(self._next, region.number + 1)
@@ -160,6 +164,7 @@ class RoundRobin:
         if mine or by_all or not ready or not (region.shapes == shapes or region.alike or _is_plain(region.values)):
             return True
         self.applied += region.applies
+        self._open = None if region.applies else region
         for moved, by in region.moved:
             moved.move(by)
         return False
@@ -168,6 +173,7 @@ class RoundRobin:
         """Store the result of a run."""
         counted = ((counter, counter.now() - before) for counter, before in self._before.items())
         region.keep(shapes, values, self.applied, [*counted, *itertools.chain(*self._effects.values())])
+        self._open = None if region.applies else region
 
     def moves(self, counter: Counter) -> None:
         """Record that the running region is about to advance `counter`."""
@@ -242,7 +248,7 @@ class RoundRobin:
 
     def leave(self) -> None:
         """Forget the loop, which has ended."""
-        self.around, self._whose, self._begun_last = None, "", None
+        self.around, self._whose, self._open = None, "", None
 
     def watched(self, function: Any, run: Callable[[], Any]) -> Any:
         """Call a tf.function that may apply the gradients of an eager step; its tracing shows whether it does."""

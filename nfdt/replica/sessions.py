@@ -2,8 +2,8 @@
 
 A run that computes gradients of variables and changes variables is a training run. Workers take such runs in turn:
 every n-th is this worker's, with its whole batch. For the others' runs the script gets the results of the worker's own
-last one. Rank 0's session is the parameter server's (session_server.py). In a training loop no worker waits for others;
-after it all synchronise and have rank 0's variables.
+last one. Rank 0's session is the parameter server's (session_server.py). In a training loop no worker waits for others,
+except for numbers that rank 0 reads; after it all synchronise and have rank 0's variables.
 """
 
 import sys
@@ -21,6 +21,7 @@ from client_shim.replica.sessions.values import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.process_group import RankPush, ReplicaGroup
+from nfdt.replica import read_numbers
 from nfdt.replica import session_sync as writes
 from nfdt.replica.session_optimizers import Optimizers
 from nfdt.replica.session_server import SessionGradients, SessionServer, of_step, packed, unpacked
@@ -69,7 +70,8 @@ class NfdtSessions(SessionRuns):
         elif plan.taken:
             names = {name for taken in plan.taken for name in taken.variables}
             self._fetched.setdefault(session.graph, set()).update(names)
-        outside = in_main() and not self._in_loop()
+        main = in_main()
+        outside = main and not self._in_loop()
         if outside:
             self._meet()
         try:
@@ -77,7 +79,8 @@ class NfdtSessions(SessionRuns):
         finally:
             if plan.moves:
                 self._moved(session, plan, outside=outside)
-        return agreed_numbers(result, self._rank_0s) if outside and read_by_script() else result
+        agreed = self._rank_0s if outside else self._rank_0_reads
+        return agreed_numbers(result, agreed) if main and read_by_script() else result
 
     def rank_0s(self, what: str, value: Any) -> Any:
         """Return `value`: in training each worker has its own, because workers run different steps."""
@@ -111,6 +114,7 @@ class NfdtSessions(SessionRuns):
             self._server.forget(call.session)
             return list(call.run(list(plan.fetches), feeds))
         self._begin(call, step)
+        self._group.next_moment()
         turn = self._turns.get(step.key, 0)
         self._turns[step.key] = turn + 1
         if turn % self._group.size == self._group.rank:
@@ -121,7 +125,7 @@ class NfdtSessions(SessionRuns):
         return agreed_numbers(fetched, self._rank_0_reads) if read_by_script() else fetched
 
     def _rank_0_reads(self, _: str, numbers: list[Any]) -> Any:
-        return self._group.rank_0_reads(f"{where()}, {len(numbers)} numbers", numbers)
+        return read_numbers.rank_0s(self._group, numbers, f"{len(numbers)} numbers")
 
     def _begin(self, call: SessionCall, step: SessionStep) -> None:
         if not self._in_loop():

@@ -355,52 +355,102 @@ def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
     assert meet(host, peer) == [[2.0], [2.0]]
 
 
-def test_numbers_that_rank_0_reads_arrive_in_its_order_and_it_does_not_wait(meet):
-    read_all, connected = threading.Event(), threading.Event()
+@pytest.mark.timeout(60)
+def test_numbers_that_rank_0_reads_are_those_of_the_moment_and_place(meet):
+    read_all = threading.Event()
+
+    def read(process_group, sign):
+        numbers = []
+        for step in range(500):
+            process_group.next_moment()
+            numbers += [process_group.rank_0_reads(place, sign * (10 * step + n)) for n, place in enumerate("aab")]
+        return numbers
 
     def host(process_group):
         process_group.serve_by(lambda push: None)
-        before = process_group.rank_0_reads("train.py:1", 0.5)  # no rank has to be there
-        process_group.barrier("all are there")
-        connected.set()
-        read = [process_group.rank_0_reads(f"train.py:{n % 2}", n) for n in range(2000)]
+        numbers = read(process_group, 1)  # no rank has to be there
         read_all.set()
         process_group.barrier("behind")
-        process_group.rank_0_reads("train.py:1", True)
-        return before, read, process_group.end(lambda: None)
+        return numbers, read(process_group, 1), process_group.end(lambda: None)
 
-    def peer(process_group):
-        before = process_group.rank_0_reads("train.py:1", -1)
-        process_group.barrier("all are there")
-        assert connected.wait(30) and read_all.wait(30), "2,000 numbers fill no socket that rank 0 waits for"
-        odd = [process_group.rank_0_reads("train.py:1", -1) for _ in range(1000)]
-        even = [process_group.rank_0_reads("train.py:0", -1) for _ in range(1000)]
+    def behind(process_group):
+        assert read_all.wait(30)
+        return ahead(process_group)
+
+    def ahead(process_group):
+        numbers = read(process_group, -1)
         process_group.barrier("behind")
-        behind = process_group.rank_0_reads("train.py:1", False)
+        more = read(process_group, -1)
         process_group.end("ended")
-        return before, odd, even, behind
+        return numbers, more
 
-    (before, read, ended), of_peer = meet(host, peer)
-    assert (before, read, ended) == (0.5, list(range(2000)), ["ended"])
-    assert of_peer == (0.5, list(range(1, 2000, 2)), list(range(0, 2000, 2)), True)
+    (numbers, more, ended), *others = meet(host, ahead, behind)
+    assert numbers == more == [10 * step + n for step in range(500) for n in range(3)]
+    assert others == [(numbers, numbers)] * 2 and ended == ["ended"] * 2
 
 
 def test_a_rank_keeps_a_number_that_rank_0_does_not_read(meet):
     def host(process_group):
         process_group.serve_by(lambda push: None)
-        process_group.rank_0_reads("train.py:1", 1)
+        process_group.next_moment()
+        process_group.rank_0_reads("logged", 1)  # at another step than the other rank, as by its own clock
+        process_group.next_moment()
+        process_group.rank_0_reads("loss", 2)
         process_group.barrier("behind")
-        process_group.rank_0_reads("train.py:1", 2)
+        process_group.rank_0_reads("loss", 3)
         return process_group.end(lambda: None)
 
     def peer(process_group):
-        read = [process_group.rank_0_reads("train.py:1", own) for own in (10, 20)]
+        process_group.next_moment()
+        process_group.next_moment()
+        read = [process_group.rank_0_reads(place, -1) for place in ("loss", "loss", "logged")]
         process_group.barrier("behind")
-        read += [process_group.rank_0_reads("train.py:1", own) for own in (30, 40)]
+        read += [process_group.rank_0_reads("loss", -1) for _ in range(2)]
         process_group.end("ended")
         return read
 
-    assert meet(host, peer) == [["ended"], [1, 20, 2, 40]]
+    assert meet(host, peer) == [["ended"], [2, -1, -1, 3, -1]]
+
+
+@pytest.mark.timeout(60)
+def test_rank_0_reads_on_behind_a_rank_that_has_left_or_pushes(meet):
+    """Nobody takes the numbers of a rank that has left; a push that comes between two numbers is kept for its call."""
+    pushed = threading.Event()
+
+    def host(process_group):
+        served = []
+
+        def serve(push):
+            served.append(float(push.vector.sum()))
+            push.answer(push.vector, {})
+
+        process_group.serve_by(serve)
+        process_group.barrier("all are there")
+        assert pushed.wait(30)
+        for n in range(20_000):
+            process_group.rank_0_reads("train.py:1" * 20, n)
+        for push in process_group.pushes():
+            serve(push)
+        process_group.barrier("behind")
+        return served, process_group.end(lambda: None)
+
+    def leaves(process_group):
+        process_group.barrier("all are there")
+        process_group.end({"how": "exit code 0"})
+        pushed.wait(30)
+
+    def pushes(process_group):
+        process_group.barrier("all are there")
+        threading.Timer(0.2, pushed.set).start()
+        process_group.push_pull(np.ones(3), {})
+        number = process_group.rank_0_reads("train.py:1" * 20, -1)
+        process_group.barrier("behind")
+        process_group.end("ended")
+        return number
+
+    host_said, _, number = meet(host, leaves, pushes)
+    assert host_said == ([3.0], [{"how": "exit code 0"}, "ended"])
+    assert number == 0
 
 
 @pytest.mark.parametrize("how", ["exit code 0", "exit code 3"])

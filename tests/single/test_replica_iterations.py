@@ -33,6 +33,9 @@ class Worker1(PeerGroup):
     def rank_0_reads(self, place, number):
         return number
 
+    def next_moment(self):
+        pass
+
     def _whole(self, combined, name):
         return np.zeros_like(combined.whole)
 
@@ -51,7 +54,8 @@ class Rank0(RootGroup):
     def answer(self, vector, header):
         self.answers += 1
 
-    broadcast, _whole, rank_0_reads = Worker1.broadcast, Worker1._whole, Worker1.rank_0_reads
+    broadcast, _whole = Worker1.broadcast, Worker1._whole
+    rank_0_reads, next_moment = Worker1.rank_0_reads, Worker1.next_moment
 
 
 @pytest.fixture
@@ -269,24 +273,20 @@ def test_a_batch_of_another_length_is_left_out_where_nothing_read_is_as_long(run
     assert given == "float(loss)" or names["given"] == [3, 5, 4, 7, 6, 2]
 
 
+READ = "counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])"
+GUARD = "counts.append(float(loss) < 100)"  # of this worker's gradients
 READS = {
-    "eager": """
+    "eager": f"""
 for number, batch in enumerate(dataset):
     with tf.GradientTape() as tape:
         loss = loss_of(batch)
-        counts.append(float(loss) < 100)
+        {GUARD}
     gradients = tape.gradient(loss, [weight, bias])
-    counts.append(float(loss) < 100)
+    {GUARD}
     optimizer.apply_gradients(zip(gradients, [weight, bias]))
-    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
+    {READ}
 """,
-    "compiled": """
-step = tf.function(step)
-for number, batch in enumerate(dataset):
-    loss = step(batch)
-    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
-""",
-    "gradients": """
+    "gradients": f"""
 @tf.function
 def gradients_of(batch):
     with tf.GradientTape() as tape:
@@ -294,16 +294,29 @@ def gradients_of(batch):
     return loss, tape.gradient(loss, [weight, bias])
 for number, batch in enumerate(dataset):
     loss, gradients = gradients_of(batch)
-    counts.append(float(loss) < 100)
+    {GUARD}
     optimizer.apply_gradients(zip(gradients, [weight, bias]))
-    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
+    {READ}
 """,
-    "train_on_batch": """
-model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
-model.compile(keras.optimizers.SGD(0.0), "mse")
+    "two optimizers": f"""
+critic = keras.optimizers.SGD(0.0)
 for number, batch in enumerate(dataset):
-    loss = tf.constant(model.train_on_batch(batch, batch))
-    counts.append([float(loss), loss.numpy(), int(loss), bool(loss > 100)])
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    of_weight, of_bias = tape.gradient(loss, [weight, bias])
+    {GUARD}
+    optimizer.apply_gradients([(of_weight, weight)])
+    if number:  # the first step shows that there are two
+        {GUARD}
+    critic.apply_gradients([(of_bias, bias)])
+    {READ}
+""",
+    "compiled": f"""
+{GUARD}
+step = tf.function(step)
+for number, batch in enumerate(dataset):
+    loss = step(batch)
+    {READ}
 """,
 }
 
@@ -314,11 +327,29 @@ def test_numbers_are_rank_0s_unless_they_may_decide_whether_this_workers_gradien
         def rank_0_reads(self, place, number):
             return True if isinstance(number, bool) else 250.0
 
-    names, _ = run(READS[style], Told())
+    names, _ = run("loss = tf.constant(1.0)" + READS[style], Told(), steps=6 if style == "two optimizers" else 3)
     behind = [each for each in names["counts"] if isinstance(each, list)]
+    own = [each for each in names["counts"] if not isinstance(each, list)]
     assert behind == [[250.0, 250.0, 250, True]] * 6
-    assert all(each is True for each in names["counts"] if not isinstance(each, list))
-    assert len(names["counts"]) > 6 or style in ("compiled", "train_on_batch")
+    assert own == [True] * {"eager": len(own), "gradients": 6, "two optimizers": 11, "compiled": 1}[style] and own
+
+
+def test_what_train_on_batch_returns_is_rank_0s(run):
+    class Told(Worker1):
+        def rank_0_reads(self, place, number):
+            return 250.0
+
+    names, _ = run(
+        """
+model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.0), "mse")
+for number, batch in enumerate(dataset):
+    counts.append(model.train_on_batch(batch, batch, return_dict=number > 2))
+""",
+        Told(),
+        steps=2,  # each kind of call has turns of its own
+    )
+    assert names["counts"] == [250.0] * 3 + [{"loss": 250.0}] * 3
 
 
 ASSIGNED = """

@@ -82,16 +82,22 @@ def test_a_traced_function_that_computes_a_gradient_takes_it_with_each_call():
             return gradient()
 
         @tf.function
+        def below():
+            total = weight * 0.0
+            for _ in tf.range(2):
+                total += gradient()
+            return total
+
+        @tf.function
         def other():
             return weight * weight
 
         gradient.get_concrete_function()
-        traced = [f.get_concrete_function().graph for f in (gradient, outer, other)]
-        reached = [{graph, *(node.op.graph for node in flatten(graph).nodes)} for graph in traced]
+        traced = [f.get_concrete_function().graph for f in (gradient, outer, below, other)]
         variables.assigned([weight.handle])  # the trace computed none
-        return [variables.takes(graphs) for graphs in reached], variables.steps
+        return [variables.takes(graph) for graph in traced], variables.steps
 
-    assert on_each(work, size=1) == [([True, True, False], 0)]
+    assert on_each(work, size=1) == [([True, True, True, False], 0)]
 
 
 def test_variables_that_the_trace_of_a_function_makes_are_registered():

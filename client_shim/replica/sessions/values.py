@@ -49,13 +49,18 @@ def _equal(one: Any, other: Any) -> bool:
 _BETWEEN = ("/tensorflow/python/framework/", "/tensorflow/python/autograph/", "/fdt/patches.py", "/replica/session")
 
 
+def _is_between(frame: Any) -> bool:
+    path = frame.f_code.co_filename
+    return not of_script(path) and any(part in path for part in _BETWEEN)
+
+
 def read_by_script() -> bool:
     """Return whether the script itself called `run` or `eval`, in the main thread.
 
     Hooks and savers read on their own rank only.
     """
     frame: Any = sys._getframe(2)
-    while frame is not None and any(part in frame.f_code.co_filename for part in _BETWEEN):
+    while frame is not None and _is_between(frame):
         frame = frame.f_back
     asked = frame is not None and of_script(frame.f_code.co_filename)
     return asked and threading.current_thread() is threading.main_thread()

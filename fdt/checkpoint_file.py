@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,9 @@ def replace_file(path: Path, parts: Sequence[bytes | bytearray], *, digest: bool
     _sync_directory(path.parent)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], list[Array]]:
-    """Return (header, arrays). Raises Damaged, OSError."""
-    data = memoryview(path.read_bytes())
+def read_checkpoint(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> tuple[dict[str, Any], list[Array]]:
+    """Return (header, arrays) of what `read` returns. Raises Damaged, OSError."""
+    data = memoryview(read(path))
     body, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if data[: len(MAGIC)] != MAGIC:
         raise Damaged("it does not begin like a checkpoint")

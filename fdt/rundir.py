@@ -15,12 +15,14 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fdt.checkpoint_file import DIGEST_BYTES, Damaged, read_checkpoint, replace_file, write_checkpoint
 from fdt.cli import file_of
 from fdt.errors import UserError
+from fdt.security import check_directory
 from fdt.typing import Array
 
 FILE, LOCK = "run.json", ".lock"
@@ -74,6 +76,7 @@ class RunDir:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"--run-dir cannot be written: {error}") from None
+        check_directory(directory, "--run-dir")
         _check_ours(directory, "--run-dir")
         lock = _locked(directory)
         if (directory / FILE).exists() and any(directory.glob(CHECKPOINTS)):
@@ -147,8 +150,7 @@ class RunDir:
         warnings: list[str] = []
         for file in files:
             try:
-                _check_ours(file, "a checkpoint")
-                header, arrays = read_checkpoint(file)
+                header, arrays = read_checkpoint(file, partial(_read_ours, what="a checkpoint"))
                 check(header, arrays)
                 return (header, arrays), warnings
             except FileNotFoundError:
@@ -173,9 +175,9 @@ class RunDir:
 def read_arguments(directory: Path, engine: str) -> Arguments:
     """Return the arguments of the run in `directory`. Raises UserError where there is none of `engine`."""
     try:
+        check_directory(directory, "--resume")
         _check_ours(directory, "--resume")
-        _check_ours(directory / FILE, "--resume")
-        fields = json.loads((directory / FILE).read_text())
+        fields = json.loads(_read_ours(directory / FILE, "--resume"))
         checksum = fields.pop(CHECKSUM, "")
         arguments = Arguments(**fields)
         if checksum != _checksum(fields):
@@ -206,9 +208,16 @@ def digest_of(script: Path) -> str:
     return hashlib.sha256(script.read_bytes()).hexdigest()
 
 
-def _check_ours(path: Path, what: str) -> None:
-    """Raise UserError for a path that other users could write, FileNotFoundError for a missing one."""
-    found = path.stat()
+def _read_ours(path: Path, what: str) -> bytes:
+    """Return a file's content; check the file that is open: another user may exchange what the path names."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # it may be a pipe
+        _check_ours(path, what, file.fileno())
+        return file.read()
+
+
+def _check_ours(path: Path, what: str, opened: int | None = None) -> None:
+    """Raise UserError for a path, or its `opened` file, that others could write; OSError for a missing one."""
+    found = os.stat(path if opened is None else opened)
     if found.st_uid != os.geteuid() or found.st_mode & 0o002:
         whose = "writable to all users" if found.st_mode & 0o002 else f"of user {found.st_uid}"
         raise UserError(f"{what} must belong to the user and be writable to no other. Received: {path}, {whose}")
@@ -224,7 +233,7 @@ def _sweep(directory: Path) -> None:
 def _locked(directory: Path) -> int:
     """Lock the directory. Raises UserError when another process has locked it, or it cannot be written."""
     try:
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise UserError(f"the run's directory cannot be written: {error}") from None
     try:

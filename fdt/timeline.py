@@ -7,7 +7,7 @@ the wall clock of each host.
 import contextlib
 import functools
 import json
-import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -187,9 +187,9 @@ class Trace(Reporter):
         about = {"clock": "wall clock of each host", "clocks_differ_by_s": round(self._difference, 6)}
         about |= {"seconds": seconds_by_purpose(self._spans)}
         rest = f'"displayTimeUnit": "ms", "otherData": {json.dumps(about)}'
-        written = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        written = self._path.with_name(f"{self._path.name}.{secrets.token_hex(4)}")
         try:
-            with open(written, "w", encoding="utf-8") as file:
+            with open(written, "x", encoding="utf-8") as file:
                 file.write('{"traceEvents": [')
                 file.writelines(f"{',' if number else ''}\n{text}" for number, text in enumerate(_events(self._spans)))
                 file.write(f"\n], {rest}}}")

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from fdt.cli import RunRequest, file_of
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import COMMAND, TYPED
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from fdt.security import check_directory
 from fdt.signals import GRACE_S, Ended
 
 if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
@@ -82,8 +82,7 @@ def prepared(directory: Path, *, resumed: bool = False) -> Path:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if directory.stat().st_mode & stat.S_IWOTH:
-            raise UserError(f"--log-dir must not be writable to all users, who could put links there: {directory}")
+        check_directory(directory, "--log-dir")
         for file in directory.iterdir():
             if not resumed and _MEMBER_LOG.fullmatch(file.name):
                 file.unlink()

@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +26,44 @@ def is_private(directory: Path) -> bool:
 
 
 def without_links(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a file, as an `opener` of open(). Raises UserError for a link, which another user may have put there."""
+    """Open a file, as an `opener` of open(). Raises UserError for a link or pipe, which another user may have made."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW, mode)
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)  # a pipe without a reader is an error
+        if stat.S_ISREG(os.fstat(opened).st_mode):
+            return opened
+        os.close(opened)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UserError(f"{path} is a symbolic link, which is not followed for a log: remove it") from None
-        raise
+        if error.errno != errno.ENXIO:
+            raise
+    raise UserError(f"{path} is not a regular file, and a log cannot be written there: remove it")
+
+
+def check_directory(directory: Path, option: str) -> None:
+    """Raise UserError for a directory in which, or in whose place, another user may have put something.
+
+    That is one that all users can write to, and one that another user put, or a link to it, into such a directory.
+    The result stays true: in /tmp only its owner can exchange an entry. Raises OSError for a missing directory.
+    """
+    if directory.stat().st_mode & stat.S_IWOTH:
+        raise UserError(f"{option} must not be writable to all users, who could put links there: {directory}")
+    path = directory.absolute()
+    for each in (*_links_to(path), path, directory.resolve()):  # `path` again: it may have become a directory meanwhile
+        user = each.lstat().st_uid
+        if user not in (ROOT, os.geteuid()) and each.parent.stat().st_mode & stat.S_IWOTH:
+            raise UserError(
+                f"{option} must not lead to or through what another user put into a directory of all users, "
+                f"such as /tmp. Received: {each}, of user {user}"
+            )
+
+
+def _links_to(path: Path) -> Iterator[Path]:
+    """Yield the symbolic links on the way to `path`."""
+    for each in (*path.parents, path):
+        if each.is_symlink():
+            yield each
+            yield from _links_to(each.parent / os.readlink(each))
 
 
 def write_anew(path: Path, text: str) -> None:

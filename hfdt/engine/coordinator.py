@@ -73,7 +73,8 @@ class RanksCoordinator:
             return Outcome(drop=list(blobs_in(event)))
         kind = event.WhichOneof("kind")
         if kind == "failed":
-            return self._refused(rank, event.failed)
+            # Before the Setup it may follow from a loss, such as mpirun's, which the Setup handles.
+            return Outcome() if self._lost_early else self._refused(rank, event.failed)
         if kind in ("progress", "output", "spans") or (kind == "note" and rank == 0):
             return Outcome(events=[event])
         if kind == "standing":

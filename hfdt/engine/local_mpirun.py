@@ -39,8 +39,8 @@ _GETFD = 438  # the system call pidfd_getfd, by the same number on every archite
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _SYN = 0x02  # a flag in byte 13 of a TCP header
-_IP_SOURCE = 0xFFF0000C  # SKF_NET_OFF + 12: the source address in an IPv4 header
-_LOAD_WORD, _LOAD_HALF, _LOAD_BYTE, _IF_EQUAL, _IF_SET, _RETURN = 0x20, 0x28, 0x30, 0x15, 0x45, 0x06
+_IP_VERSION, _IP_SOURCE = 0xFFF00000, 0xFFF0000C  # SKF_NET_OFF + 0, + 12: in an IPv4 header
+_LOAD_WORD, _LOAD_HALF, _LOAD_BYTE, _IF_EQUAL, _IF_SET, _AND, _RETURN = 0x20, 0x28, 0x30, 0x15, 0x45, 0x54, 0x06
 _ALL, _NONE = 0xFFFFFFFF, 0  # bytes of a packet that a filter lets pass
 Caller = tuple[str, int]
 Instruction = tuple[int, int, int, int]
@@ -49,6 +49,8 @@ Instruction = tuple[int, int, int, int]
 def program(callers: Iterable[Caller], *, more: bool) -> list[Instruction]:
     """Return a classic BPF program that passes the packets of `callers`, and with `more` the SYN of any other."""
     made = [(_LOAD_BYTE, 0, 0, 13), (_IF_SET, 0, 1, _SYN), (_RETURN, 0, 0, _ALL if more else _NONE)]
+    # An IPv6 header has a part of the source address, which its sender may choose, in the place of IPv4's.
+    made += [(_LOAD_BYTE, 0, 0, _IP_VERSION), (_AND, 0, 0, 0xF0), (_IF_EQUAL, 1, 0, 0x40), (_RETURN, 0, 0, _NONE)]
     for address, port in callers:
         number = int.from_bytes(bytes.fromhex(address), sys.byteorder)
         made += [(_LOAD_WORD, 0, 0, _IP_SOURCE), (_IF_EQUAL, 0, 3, number)]

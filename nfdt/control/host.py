@@ -11,7 +11,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
 
 import cloudpickle
@@ -97,9 +98,9 @@ class PeerHost:
 
     def listen(self, address: str) -> None:
         """Receive tensors from all peers that connect."""
-        listener = Listener((address, PORT), "AF_INET", backlog=128, authkey=self._key)
+        listener = Listener((address, PORT), "AF_INET", backlog=128)  # each thread asks its caller for the key
         while True:
-            threading.Thread(target=self._take_in, args=(_prompt(listener.accept()),), daemon=True).start()
+            threading.Thread(target=self._take_in, args=(listener.accept(),), daemon=True).start()
 
     # -- commands --------------------------------------------------------------------------------------------
 
@@ -139,6 +140,8 @@ class PeerHost:
 
     def _take_in(self, connection: Connection) -> None:
         try:
+            deliver_challenge(_prompt(connection), self._key)
+            answer_challenge(connection, self._key)
             while True:
                 into, skeleton, packed = connection.recv_bytes().split(b"\n", 2)
                 value = tensors.unflatten(skeleton.decode(), tensors.unpack(memoryview(packed)))
@@ -146,7 +149,7 @@ class PeerHost:
                     self._store.deliver(into.decode(), value)
                     self._came.notify_all()
                 connection.send_bytes(b"came")
-        except (EOFError, OSError):
+        except (EOFError, OSError, AuthenticationError):
             return
 
     def _reply(self, number: int, value: Any = None, error: str = "", detail: str = "") -> None:

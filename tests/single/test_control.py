@@ -2,8 +2,12 @@
 
 import queue
 import re
+import socket
+import struct
 import sys
 import threading
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +17,12 @@ import numpy.testing as npt
 import pytest
 from click.testing import CliRunner
 
+from fdt import tensors
 from fdt.errors import UserError
 from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
 from nfdt import control
 from nfdt.cli import main
+from nfdt.control import host
 from nfdt.control.host import PeerHost
 from nfdt.control.simulated import Peers
 
@@ -213,3 +219,26 @@ def test_mistakes_on_the_command_line(tmp_path, argv, said):
     known = {"SCRIPT": str(script), "YAML": str(cluster)}
     result = CliRunner().invoke(main, [known.get(word, word) for word in argv])
     assert said in result.output and result.exit_code == 2 and "Traceback" not in result.output
+
+
+@pytest.mark.timeout(120)  # a peer that waits for a caller's key accepts no other
+def test_callers_without_the_key_hold_up_no_peer(monkeypatch):
+    addresses = queue.SimpleQueue()
+
+    def on_a_free_port(address, *words, **more):
+        listener = Listener((address[0], 0), *words, **more)
+        addresses.put(listener.address)
+        return listener
+
+    monkeypatch.setattr(host, "Listener", on_a_free_port)
+    peer = PeerHost(SimpleNamespace(), b"key", None)
+    threading.Thread(target=peer.listen, args=("127.0.0.1",), daemon=True).start()
+    address = addresses.get()
+    with socket.create_connection(address), socket.create_connection(address) as huge:
+        huge.sendall(struct.pack("!iQ", -1, 1 << 40) + b"x" * 1000)  # the header of a message of 10^12 bytes
+        with pytest.raises(AuthenticationError):
+            Client(address, authkey=b"wrong")
+        with Client(address, authkey=b"key") as honest:
+            skeleton, leaves = tensors.flatten(np.ones(2))
+            honest.send_bytes(f"t\n{skeleton}\n".encode() + bytes(tensors.pack(leaves)))
+            assert honest.recv_bytes() == b"came"

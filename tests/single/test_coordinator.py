@@ -308,3 +308,12 @@ def test_a_rank_that_is_lost_before_the_first_fit_counts_in_it(blobs):
     without = RanksCoordinator(RankRecovery(blobs, 2))
     without.lost("worker", 1, lost)
     assert without.from_client(Command(job="j", setup=Setup(job=JobSpec()))).events[0].HasField("failed")
+
+
+def test_a_failure_before_the_setup_does_not_hide_the_loss_that_it_follows_from():
+    """mpirun was killed, and a rank that it had started finds itself alone."""
+    coordinator = RanksCoordinator(RankRecovery(None, 2))
+    coordinator.lost("worker", None, Failed(message="mpirun was killed"))
+    assert coordinator.from_member("worker", 0, Event(failed=Failed(message="rank 0 of 1"))).events == []
+    (event,) = coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec()))).events
+    assert event.failed.message == "mpirun was killed"

@@ -197,6 +197,24 @@ def test_filters_that_cannot_be_updated_are_removed():
             pass
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_a_part_of_an_address_of_ipv6_does_not_stand_for_one_of_ipv4():
+    """The filter's word for the source has zeros for ::1, and the sender's choice for an address of another host."""
+    try:
+        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"no IPv6: {error}")
+    with listening, socket.socket(socket.AF_INET6) as caller:
+        caller.bind(("::1", 0))
+        local_mpirun.attach(listening, local_mpirun.program([("00000000", caller.getsockname()[1])], more=True))
+        caller.settimeout(0.3)
+        caller.connect(listening.getsockname())
+        caller.sendall(b"x")
+        listening.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            listening.accept()
+
+
 def test_a_daemon_says_from_where_it_calls_and_its_end_is_the_wrappers(capfd):
     """Its stand-in calls a port that its command names, as prted's names mpirun's."""
     with socket.create_server(("127.0.0.1", 0)) as mpirun:

@@ -394,6 +394,32 @@ def test_a_link_counts_as_what_it_leads_to(tmp_path):
         RunDir.open(path, "hfdt")
 
 
+def test_the_file_that_is_checked_is_the_file_that_is_read(tmp_path, monkeypatch):
+    """Another user who may write to a directory above exchanges what a path names between the two."""
+    run, other = begun(tmp_path), RunDir.create(tmp_path / "other", "hfdt", [], SCRIPT, ["another's"])
+    for number, each in enumerate((run, other)):
+        each.save(1, 1, {"number": number}, [])
+    check = rundir._check_ours
+
+    def checked_and_exchanged(path, *words):
+        check(path, *words)
+        if path.parent == run.directory:
+            os.replace(other.directory / path.name, path)
+
+    monkeypatch.setattr(rundir, "_check_ours", checked_and_exchanged)
+    assert read_arguments(run.directory, "hfdt").words == ["--epochs", "3"]
+    (header, _), _ = run.load(1)
+    assert header == {"number": 0}
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "made")
+    with pytest.raises(UserError, match="cannot be written"):
+        begun(tmp_path)
+    assert not (tmp_path / "made").exists()
+
+
 def test_what_a_process_killed_while_it_wrote_has_left_is_swept_away(tmp_path):
     directory = begun(tmp_path)
     directory.save(1, 1, {}, [])

@@ -13,6 +13,7 @@ from fdt.errors import UserError
 from fdt.launch import spawn
 from fdt.report.records import Jsonl
 from fdt.rpc.training_pb2 import HelloReply
+from fdt.rundir import RunDir
 from fdt.service.blobs import RemoteBlobs, reachable_blobs
 from fdt.service.transport import open_channel
 
@@ -79,3 +80,34 @@ def test_logs_are_not_written_where_every_user_may_put_links(tmp_path):
     tmp_path.chmod(0o1777)
     with pytest.raises(UserError, match="--log-dir must not be writable to all users"):
         prepared(tmp_path)
+
+
+@pytest.mark.timeout(60)  # what opened a pipe to write would wait for a reader
+def test_a_pipe_in_the_place_of_a_log_is_refused(tmp_path):
+    for name in ("worker-0.log", "records.jsonl"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match="worker-0.log is not a regular file"):
+        spawn(["true"], os.environ, tmp_path / "worker-0.log")
+    with open(tmp_path / "records.jsonl", "r+b", buffering=0), pytest.raises(UserError, match="is not a regular file"):
+        Jsonl(tmp_path, 1)  # nor is it written where another process reads it
+
+
+def test_what_another_user_put_into_a_directory_of_all_users_is_not_used(tmp_path, monkeypatch):
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for directory in (shared, shared / "logs", shared / "users" / "logs", own):
+        directory.mkdir(parents=True)
+    shared.chmod(0o1777)
+    (shared / "link").symlink_to(own)
+    (own / "link").symlink_to(shared / "link")
+    refused = (shared / "logs", shared / "link", shared / "link" / "logs", own / "link")
+    for directory in refused:
+        prepared(directory)
+    as_stranger(monkeypatch)
+    for directory in refused:
+        with pytest.raises(UserError, match="another user put into a directory of all users.* of user 0"):
+            prepared(directory)
+    prepared(shared / "users" / "logs")
+    with pytest.raises(UserError, match="--run-dir must not lead to or through"):
+        RunDir.create(shared / "link", "hfdt", [], __file__, [])
+    with pytest.raises(UserError, match="--resume must not lead to or through"):
+        RunDir.open(shared / "link", "hfdt")

@@ -1,6 +1,7 @@
 """--timeline on spans made by hand, and the marks of a step's graph."""
 
 import json
+import os
 import time
 from types import SimpleNamespace
 
@@ -93,6 +94,18 @@ def test_a_file_that_cannot_be_written_is_an_error_before_the_run(tmp_path):
     with pytest.raises(UserError, match="--timeline cannot be written"):
         Trace(tmp_path / "missing" / "t.json", print)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
+    """In /tmp another user can make links for all names that can be guessed."""
+    (tmp_path / "victim").write_text("kept")
+    for name in (f"t.json.{os.getpid()}", "t.json.known"):
+        (tmp_path / name).symlink_to(tmp_path / "victim")
+    Trace(tmp_path / "t.json", print)
+    monkeypatch.setattr("fdt.timeline.secrets.token_hex", lambda _: "known")
+    with pytest.raises(UserError, match="--timeline cannot be written"):
+        Trace(tmp_path / "t.json", print)
+    assert (tmp_path / "victim").read_text() == "kept"
 
 
 def test_spans_are_sent_before_the_epochs_end():

@@ -74,10 +74,10 @@ class RunDir:
         """Create a new run's directory. Raises UserError if it cannot be written or has another, unfinished run."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_directory(directory, "--run-dir")
+            _check_ours(directory, "--run-dir")
         except OSError as error:
             raise UserError(f"--run-dir cannot be written: {error}") from None
-        check_directory(directory, "--run-dir")
-        _check_ours(directory, "--run-dir")
         lock = _locked(directory)
         if (directory / FILE).exists() and any(directory.glob(CHECKPOINTS)):
             os.close(lock)

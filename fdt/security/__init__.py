@@ -54,7 +54,7 @@ def check_directory(directory: Path, option: str) -> None:
         if user not in (ROOT, os.geteuid()) and each.parent.stat().st_mode & stat.S_IWOTH:
             raise UserError(
                 f"{option} must not lead to or through what another user put into a directory of all users, "
-                f"such as /tmp. Received: {each}, of user {user}"
+                f"such as /tmp. Received: {each}, of user {user}; name another directory"
             )
 
 

@@ -154,7 +154,7 @@ def _check_peers(opened: Collection[int]) -> None:
     for each in sockets:
         if each.inode in opened and owner_of(each.remote, each.local, sockets) not in (None, os.geteuid()):
             raise UserError(
-                "a process of another user has connected to this rank's port instead of a rank, so nothing was "
+                "a process of another user has connected to this rank's port instead of a rank, so no gradient was "
                 "exchanged; use --launcher mpi, or a machine without other users"
             )
 

@@ -1,8 +1,10 @@
 """Batch jobs of the tests under Slurm, and what they print."""
 
+import contextlib
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,17 @@ class Job:
         """Its state at its end."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
         return until(lambda: (s := self.field("JobState")) in over and s, seconds, self.said)
+
+
+@contextlib.contextmanager
+def started(argv: list[str], out: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A command whose output goes to a file. It ends with the context."""
+    with open(out, "wb") as file:
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as running:
+            try:
+                yield running
+            finally:  # or the end of `with` would wait for ever
+                running.kill()
 
 
 def losses(text: str) -> list[float]:

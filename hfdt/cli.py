@@ -168,11 +168,9 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
     request = replace(requested(NAME, script, given), write_report=write_run_report)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *ELASTIC_FLAGS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, divides_updates=True):
-        from hfdt.engine.launchers import wrapper_over_hosts
-
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
-        where = chosen_hosts(given), given["emulate"], wrapper_over_hosts
+        where = chosen_hosts(given), given["emulate"]
         return replicas.run(request, script, script_args, given["seed"], options, "hfdt.replica", *where)
     settings, engine = engine_of(given)
     early = bool(given["emulate"] or is_elastic(given) or names_hosts(given))  # a host may not answer

@@ -68,7 +68,6 @@ def run(
     package: str,
     hosts: "Sequence[Host]" = (),
     emulate: Path | None = None,
-    wrapper: Callable[[int], Sequence[str]] = lambda hosts: (),
 ) -> int:
     """Run the script on all ranks.
 
@@ -81,7 +80,6 @@ def run(
         package: The engine's package of replicated scripts, whose `make_rank` makes the rank of a process.
         hosts: Hosts of the ranks; empty: all ranks run on this host.
         emulate: Cluster file whose workers' hosts are emulated, one for each rank, instead; None: no host is.
-        wrapper: Returns the command that runs mpirun over so many hosts.
 
     Returns:
         The script's exit code.
@@ -96,7 +94,7 @@ def run(
     if detach.due(request):
         return detach.start(request)
     running.settle_hashing()
-    size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate, wrapper)
+    size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate)
 
     def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
         def end(number: int) -> None:
@@ -115,7 +113,7 @@ def run(
 
 
 def _ranks(
-    asked: int, hosts: "Sequence[Host]", emulate: Path | None, wrapper: Callable[[int], Sequence[str]]
+    asked: int, hosts: "Sequence[Host]", emulate: Path | None
 ) -> "tuple[int, Callable[..., AbstractContextManager[tuple[RootGroup, int]]]]":
     """Return the number of ranks, and the function that starts the others where they belong."""
     from client_shim.replica import emulated_ranks, remote_ranks
@@ -129,4 +127,4 @@ def _ranks(
     others = remote_ranks.ranks_by_host(hosts, asked) if hosts else []
     if all(is_here(each.name) for each in others):
         return asked, functools.partial(running.host, size=asked)
-    return asked, functools.partial(remote_ranks.host, others=others, wrapper=wrapper)
+    return asked, functools.partial(remote_ranks.host, others=others)

@@ -60,7 +60,6 @@ def host(
     run_dir: Path,
     seed: int | None,
     options: Mapping[str, str],
-    wrapper: Callable[[int], Sequence[str]],
 ) -> Iterator[tuple[Meeting, int]]:
     """Start the other ranks on `others` and yield rank 0's process group and the run's seed.
 
@@ -74,14 +73,13 @@ def host(
         run_dir: Directory of the run's logs.
         seed: The run's seed; None: a random one.
         options: Options for the ranks.
-        wrapper: Returns the command that runs mpirun over so many hosts.
     """
     count = sum(each.slots for each in others)
     placement = place(others, count)
     os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
     options = {name: value for name, value in options.items() if name != "bind_to"}  # a host may run other ranks too
     task = RankConfig("", "", 0, count + 1, chosen(seed), options, absolute(script), script, list(script_args))
-    launcher = placement.workers(run_dir, count, wrapper=wrapper(len(placement.hosts)))
+    launcher = placement.workers(run_dir, count)
     with group_of(
         task, package, placement.identity, "0.0.0.0", launcher, lambda rank: run_dir / log_name(ROLE)
     ) as made:

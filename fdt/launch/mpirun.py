@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fdt.environment import thread_variables
 from fdt.errors import UserError
-from fdt.launch import Exit, Task, describe, spawn, stop_all
+from fdt.launch import Exit, Task, describe, hosts_mpirun, local_mpirun, spawn, stop_all
 from fdt.launch.hosts import EXPORTED, Host, launch_environment
 
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's messages
@@ -23,13 +23,17 @@ _FRAME = re.compile(r"^-{40,}\n?", re.MULTILINE)  # before and after each messag
 _TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>: ?", re.MULTILINE)  # of a rank's line, with --output tag
 _FACT = re.compile(r" |[\w ]+: +\S")
 _CONSEQUENCE = re.compile(r"WARNING|Primary job|(mpi|prte)run (detected|noticed|has exited)")
-_REASONS = (  # in lines outside of messages: of ssh, of an Open MPI component, of Hydra, of a rank in MPI_Init
+_REASONS = (  # in lines outside of messages: of filters, ssh, an Open MPI component, Hydra, a rank in MPI_Init
+    re.compile(f"(({local_mpirun.STRANGER}|{local_mpirun.REFUSED}).*)"),
     re.compile(r"(ssh: .+)"),
     re.compile(r"\[[\w.-]+\]\[.+\] (.*\bfailed\b.*)"),
     re.compile(r".*(execvp error on file .+)"),
     re.compile(r".*\*\*\* (An error occurred.+)"),
 )
 REASON_CHARACTERS = 400
+FILTER_PORTS = "HFDT_FILTER_PORTS"  # "1": mpirun over hosts gets filters
+OPEN_MPI = 5
+_STARTS_DAEMONS = re.compile(r"_MCA_plm$|_MCA_(plm|pls|prte)_[rs]sh_(agent|args)$")
 
 
 @functools.cache
@@ -44,13 +48,10 @@ def find_mpirun() -> str | None:
 
 
 class MpirunLauncher:
-    """Starts all ranks of a task by one mpirun: on this host, or on `hosts`, which have one slot for each rank.
+    """Starts all ranks of a task by one mpirun: on this host, or on `hosts`, which have one slot for each rank."""
 
-    `wrapper`: a command that runs mpirun, whose command line follows it.
-    """
-
-    def __init__(self, run_dir: Path, hosts: Sequence[Host] = (), wrapper: Sequence[str] = ()) -> None:
-        self._run_dir, self._hosts, self._wrapper = run_dir, hosts, wrapper
+    def __init__(self, run_dir: Path, hosts: Sequence[Host] = ()) -> None:
+        self._run_dir, self._hosts = run_dir, hosts
 
     def start(self, task: Task) -> "MpirunProcesses":
         """Implement Launcher."""
@@ -62,7 +63,8 @@ class MpirunLauncher:
         own = launch_environment() if self._hosts else os.environ
         env = {**own, **self._variables(task), **task.env}
         log = self._run_dir / log_name(task.role)
-        argv = [*self._wrapper, mpirun, *_flags(mpirun), *self._placed(mpirun), "-np", str(task.count), *task.argv]
+        wrapper, options = wrapper_of(mpirun, len(self._hosts)), (*_flags(mpirun), *self._placed(mpirun))
+        argv = [*wrapper, mpirun, *options, "-np", str(task.count), *task.argv]
         log_begin = log.stat().st_size if log.exists() else 0
         return MpirunProcesses(task.role, spawn(argv, env, log), log, log_begin)
 
@@ -83,6 +85,39 @@ class MpirunLauncher:
             return ["-hosts", where, "-wdir", "/", "-prepend-rank", "-genvlist", ",".join(exported)]
         exports = [option for name in exported for option in ("-x", name)]
         return ["--host", where, "--wdir", "/", "--output", "tag", *exports]
+
+
+def wrapper_of(mpirun: str, hosts: int) -> Sequence[str]:
+    """Return the command that runs mpirun with filters at its ports; () over hosts where the user does not ask for it.
+
+    Over hosts it knows Open MPI 5, whose daemons are PRRTE's, and addresses that all hosts see alike.
+
+    Args:
+        mpirun: The path of mpirun.
+        hosts: The number of hosts; 0: all ranks run on this one.
+
+    Raises:
+        UserError: The filters are asked for, and cannot be had.
+    """
+    if not hosts:
+        return sys.executable, "-I", "-S", local_mpirun.__file__
+    if os.environ.get(FILTER_PORTS, "0") in ("", "0"):
+        return ()
+    taken = next(filter(_STARTS_DAEMONS.search, os.environ), None)
+    own = (sys.executable, "-I", "-S", hosts_mpirun.__file__)
+    shown = _version(mpirun)
+    version = re.search(r"Open MPI\D+(\d+)", shown)
+    if taken is not None:
+        obstacle = f"Open MPI's own way to start daemons, and {taken} is set: unset it"
+    elif version is None or int(version[1]) != OPEN_MPI:
+        obstacle = f"Open MPI {OPEN_MPI}. Received: {shown.partition(chr(10))[0] or 'no version'}"
+    elif any(set(" :") & set(name) for name in own):
+        obstacle = f"paths without spaces and colons. Received: {' '.join(own)}"
+    elif hosts > hosts_mpirun.MOST_HOSTS:
+        obstacle = f"at most {hosts_mpirun.MOST_HOSTS} hosts. Received: {hosts}"
+    else:
+        return own
+    raise UserError(f"{FILTER_PORTS}=1 needs {obstacle}")
 
 
 def log_name(role: str) -> str:
@@ -180,8 +215,12 @@ def _settings(more: Mapping[str, str]) -> dict[str, str]:
 @functools.cache
 def is_open_mpi(mpirun: str) -> bool:
     """Return whether this mpirun is Open MPI's."""
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
-    return "Open MPI" in version or "OpenRTE" in version
+    return "Open MPI" in _version(mpirun) or "OpenRTE" in _version(mpirun)
+
+
+@functools.cache
+def _version(mpirun: str) -> str:
+    return subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def _flags(mpirun: str) -> tuple[str, ...]:

@@ -34,13 +34,10 @@ class HostsLauncher:
         run_dir: The directory of the logs.
         hosts: The hosts.
         routes: For each host, this machine's address as that host sees it.
-        wrapper: A command that runs mpirun, whose command line follows it.
     """
 
-    def __init__(
-        self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str], wrapper: Sequence[str] = ()
-    ) -> None:
-        self._run_dir, self._hosts, self._routes, self._wrapper = run_dir, list(hosts), dict(routes), wrapper
+    def __init__(self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str]) -> None:
+        self._run_dir, self._hosts, self._routes = run_dir, list(hosts), dict(routes)
         self._started = False
 
     def start(self, task: Task) -> "HostsProcesses":
@@ -55,7 +52,7 @@ class HostsLauncher:
         try:
             python, dash_m, *module = task.argv
             argv = (python, dash_m, "fdt.service.host_bootstrap", brought.name, task.role, *module)
-            running = MpirunLauncher(self._run_dir, hosts, self._wrapper).start(Task(task.role, argv, task.count))
+            running = MpirunLauncher(self._run_dir, hosts).start(Task(task.role, argv, task.count))
             self._started = True
         except BaseException:
             brought.remove()

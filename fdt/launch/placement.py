@@ -227,19 +227,18 @@ class Placement:
         """The hosts, without the results of their checks."""
         return [one.host for one in self.found]
 
-    def workers(self, run_dir: Path, count: int, *, singly: bool = False, wrapper: Sequence[str] = ()) -> Launcher:
+    def workers(self, run_dir: Path, count: int, *, singly: bool = False) -> Launcher:
         """Return a launcher of `count` workers on the first slots.
 
         Args:
             run_dir: The directory of the logs.
             count: The number of workers.
             singly: Start each worker by its own ssh, without MPI.
-            wrapper: A command that runs mpirun.
 
         Raises:
             UsageError: There are fewer slots.
         """
-        return self._launcher(run_dir, allot(self.hosts, count), singly, wrapper)
+        return self._launcher(run_dir, allot(self.hosts, count), singly)
 
     def servers(self, run_dir: Path, workers: int, count: int, *, singly: bool = False) -> Launcher:
         """Return a launcher of `count` servers, on the slots that the workers leave free if there are any."""
@@ -253,11 +252,11 @@ class Placement:
         except IndexError:
             raise UserError(f"a host has at most 8 servers. Received: --ps {count}; give more hosts") from None
 
-    def _launcher(self, run_dir: Path, hosts: Sequence[Host], singly: bool, wrapper: Sequence[str] = ()) -> Launcher:
+    def _launcher(self, run_dir: Path, hosts: Sequence[Host], singly: bool) -> Launcher:
         routes = {one.host.name: one.route for one in self.found}
         if singly:
             return OneByOneLauncher(run_dir, hosts, routes)
-        return HostsLauncher(run_dir, hosts, routes, wrapper)
+        return HostsLauncher(run_dir, hosts, routes)
 
 
 def place(hosts: Sequence[Host], workers: int, servers: int = 0, unneeded: Collection[str] = (HOROVOD,)) -> Placement:

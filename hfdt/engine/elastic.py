@@ -12,7 +12,7 @@ from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.engine import HfdtEngine
 from hfdt.engine.growing import GrowingCoordinator, SizeLimits
 from hfdt.engine.host_pool import HostPool, total
-from hfdt.engine.launchers import choose_launcher, wrapper_over_hosts
+from hfdt.engine.launchers import choose_launcher
 from hfdt.engine.recovery import RankRecovery
 
 
@@ -80,4 +80,4 @@ class PoolLauncher:
         hosts = self._pool.take(task.count)
         if all(is_here(host.name) for host in hosts):
             return choose_launcher(self._launcher, self._run_dir, task.count).start(task)
-        return HostsLauncher(self._run_dir, hosts, self._pool.routes, wrapper_over_hosts(len(hosts))).start(task)
+        return HostsLauncher(self._run_dir, hosts, self._pool.routes).start(task)

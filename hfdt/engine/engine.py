@@ -14,7 +14,7 @@ from fdt.rpc.session_pb2 import Command, Event, Failed
 from fdt.security.auth import TlsIdentity
 from fdt.supervise.supervisor import Supervisor
 from hfdt.engine.coordinator import RanksCoordinator
-from hfdt.engine.launchers import choose_launcher, wrapper_over_hosts
+from hfdt.engine.launchers import choose_launcher
 from hfdt.engine.recovery import RankRecovery
 
 SEGMENT_BYTES = 17 << 20  # Open MPI's shared memory for each rank (observed with 5.0: a little more than 16 MiB)
@@ -57,7 +57,7 @@ class HfdtEngine:
         elif placement is None:
             started_by = choose_launcher(launcher, run_dir, workers)
         else:
-            started_by = placement.workers(run_dir, workers, wrapper=wrapper_over_hosts(len(placement.hosts)))
+            started_by = placement.workers(run_dir, workers)
         self.blobs = blobs or LocalBlobs.create()
         self._owned = blobs is None
         # A killed rank's segments are removed with the engine, or with its job.

@@ -4,7 +4,6 @@ A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /r
 """
 
 import contextlib
-import json
 import re
 import shutil
 import subprocess
@@ -15,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from fdt.errors import UserError
+from fdt.launch import hosts_mpirun
 from fdt.launch.emulated import address_of
 from fdt.launch.mpirun import find_mpirun, is_open_mpi
 from fdt.launch.namespaces import check_privilege, counters
-from hfdt.engine import hosts_mpirun
 from tests.namespaces import HFDT, NFDT, OWN_TMP, PYTHON, NamespaceHosts, until
+from tests.strangers import no_stranger_is_connected
 
 pytestmark = pytest.mark.exclusive
 SSHD = "/usr/sbin/sshd"
@@ -196,7 +196,7 @@ def losses(text: str) -> list[float]:
     ("settings", "command", "words", "where"),
     [
         (["HFDT_FILTER_PORTS=1"], HFDT, (), ("-H", "host2:1,host3:1")),
-        ([], NFDT, ("--algorithm", "ssgd", "--ps", "1"), ("-H", "host1:1,host2:1,host3:1")),
+        (["HFDT_FILTER_PORTS=1"], NFDT, ("--algorithm", "ssgd", "--ps", "1"), ("-H", "host1:1,host2:1,host3:1")),
     ],
     ids=["hfdt", "nfdt"],
 )
@@ -222,33 +222,6 @@ print("sum", MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1), flush=True)
 while not Path(sys.argv[1]).exists():
     time.sleep(0.05)
 """
-DAEMON = """
-import json, glob
-from fdt.security import own_sockets, tcp_sockets
-(pid,) = [p.split("/")[2] for p in glob.glob("/proc/[0-9]*/comm") if open(p).read().strip() in ("prterun", "prted")
-          and any(s.listens and s.inode in own_sockets(p.split("/")[2]) for s in tcp_sockets())]
-own = own_sockets(pid)
-print(json.dumps([[s.listens, *s.local, *s.remote] for s in tcp_sockets() if s.inode in own]))
-"""
-CALLS = """
-import os, socket, sys
-os.setuid(int(sys.argv[1]))
-calls = []
-for host, port in (word.split(":") for word in sys.argv[2:]):
-    calls.append(socket.socket())
-    calls[-1].settimeout(3)
-    try:
-        calls[-1].connect((host, int(port)))
-        calls[-1].sendall(bytes(100))
-    except OSError:
-        pass
-print(*[call.getsockname()[1] for call in calls], flush=True)
-sys.stdin.read()
-"""
-
-
-def sockets_of_daemon(hosts, name):
-    return json.loads(hosts.output(name, *PYTHON, "-c", DAEMON))
 
 
 @pytest.mark.timeout(400)
@@ -260,28 +233,14 @@ def test_no_stranger_reaches_mpirun_and_its_daemons(hosts, tmp_path):
     with open(tmp_path / "out", "wb") as out:
         running = subprocess.Popen(hosts.command(*argv), stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     said = (tmp_path / "out").read_text
-    callers = []
     try:
         until(lambda: said().count("sum 3") == 2 or running.poll() is not None, 200, said)
-        addresses = {"host1": address_of(1), "host2": address_of(2)}
-        found = {name: sockets_of_daemon(hosts, name) for name in addresses}
-        ports = {name: [p for listens, host, p, *_ in found[name] if listens and len(host) == 8] for name in addresses}
-        assert all(len(each) == 2 for each in ports.values()), f"PMIx and the daemons' own: {found}"
-        remote = [f"{address}:{port}" for name, address in addresses.items() for port in ports[name]]
-        for name, uid, near in (("host1", 65534, "host1"), ("host2", 65534, "host2"), ("host3", 0, None)):
-            local = [f"127.0.0.1:{port}" for port in ports[near]] if near else []
-            call = hosts.on(name, PYTHON[-1], "-I", "-c", CALLS, uid, *local, *remote)
-            callers.append(subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        for caller in callers:
-            assert caller.stdout.readline().strip()
-        now = {name: sockets_of_daemon(hosts, name) for name in addresses}
-        assert now == found, "no connection is new"
+        with no_stranger_is_connected(hosts, ("host1", "host2"), "host3"):
+            go.touch()
+            assert running.wait(60) == 0 and "not filtered" not in said(), said()
     finally:
         go.touch()
-        for caller in callers:
-            caller.communicate()
         running.wait(60)
-    assert running.returncode == 0 and "not filtered" not in said(), said()
     until(lambda: hosts.left() == [], 30, hosts.left)
 
 

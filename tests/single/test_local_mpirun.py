@@ -6,14 +6,15 @@ import shlex
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from fdt import security
 from fdt.errors import UserError
+from fdt.launch import hosts_mpirun, local_mpirun, mpirun
 from hfdt import collectives
-from hfdt.engine import hosts_mpirun, launchers, local_mpirun, rendezvous
+from hfdt.engine import rendezvous
+from tests.namespaces import until
 
 # Listens, prints its port, and prints the first byte of the first connection.
 SERVER = """
@@ -162,24 +163,42 @@ def test_a_rank_of_gloo_checks_who_is_at_the_other_end(monkeypatch):
 
 def test_over_hosts_mpirun_has_filters_where_the_user_asks_for_them(monkeypatch):
     version = ["mpirun (Open MPI) 5.0.11"]
-    monkeypatch.setattr(launchers, "find_mpirun", lambda: "mpirun")
-    monkeypatch.setattr(launchers.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=version[0]))
-    for name in filter(launchers._STARTS_DAEMONS.search, list(os.environ)):
+    monkeypatch.setattr(mpirun, "_version", lambda _: version[0])
+    for name in filter(mpirun._STARTS_DAEMONS.search, list(os.environ)):
         monkeypatch.delenv(name)
-    monkeypatch.delenv(launchers.FILTER_PORTS, raising=False)
-    assert launchers.wrapper_over_hosts(2) == ()
-    monkeypatch.setenv(launchers.FILTER_PORTS, "1")
-    assert hosts_mpirun.__file__ in launchers.wrapper_over_hosts(2)
+    monkeypatch.delenv(mpirun.FILTER_PORTS, raising=False)
+    assert local_mpirun.__file__ in mpirun.wrapper_of("mpirun", 0)
+    assert mpirun.wrapper_of("mpirun", 2) == ()
+    monkeypatch.setenv(mpirun.FILTER_PORTS, "1")
+    for name in ("SLURM_JOB_ID", "PBS_JOBID"):
+        monkeypatch.setenv(name, "7")
+    assert hosts_mpirun.__file__ in mpirun.wrapper_of("mpirun", 2)
     with pytest.raises(UserError, match="HFDT_FILTER_PORTS=1 needs at most 64 hosts. Received: 65"):
-        launchers.wrapper_over_hosts(65)
-    for name in ("SLURM_JOB_ID", hosts_mpirun.AGENT, "OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm"):
+        mpirun.wrapper_of("mpirun", 65)
+    for name in (hosts_mpirun.AGENT, "OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "7")
-            with pytest.raises(UserError, match=f"needs ssh without settings of its own, and {name} is set"):
-                launchers.wrapper_over_hosts(2)
+            with pytest.raises(UserError, match=f"own way to start daemons, and {name} is set: unset it"):
+                mpirun.wrapper_of("mpirun", 2)
     for version[0] in ("mpirun (Open MPI) 4.1.6", "mpirun (Open MPI) 6.0.0", "HYDRA build details:"):
         with pytest.raises(UserError, match="needs Open MPI 5. Received: "):
-            launchers.wrapper_over_hosts(2)
+            mpirun.wrapper_of("mpirun", 2)
+
+
+def not_permitted(*_):
+    raise OSError("not permitted")
+
+
+def test_where_filters_are_asked_for_and_not_permitted_mpirun_ends(monkeypatch, capfd):
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # they set variables, and handlers of signals
+    monkeypatch.setattr(local_mpirun.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(local_mpirun, "PortFilters", not_permitted)
+    monkeypatch.setattr(hosts_mpirun, "PortFilters", not_permitted)
+    waits = (sys.executable, "-I", "-S", "-c", f"{SERVER}input()")
+    for run in (lambda: hosts_mpirun.run_mpirun(*waits), lambda: hosts_mpirun.run_daemon(f"exec {shlex.join(waits)}")):
+        assert run() == -9
+        reason = mpirun.reason_in(capfd.readouterr().err)
+        assert reason == f"{local_mpirun.REFUSED}: not permitted"
 
 
 def test_filters_that_cannot_be_updated_are_removed():
@@ -213,6 +232,34 @@ def test_a_part_of_an_address_of_ipv6_does_not_stand_for_one_of_ipv4():
         listening.settimeout(0.3)
         with pytest.raises(TimeoutError):
             listening.accept()
+
+
+def test_a_daemon_is_started_once_mpiruns_ports_are_filtered(tmp_path):
+    """Else its call is taken for a stranger's where mpirun's wrapper is slow. And it is not where mpirun has ended."""
+    started = tmp_path / "started"
+    argv = [sys.executable, "-I", "-S", hosts_mpirun.__file__, "agent", f"{tmp_path}/s", "-x", "localhost"]
+    for runs in (True, False):
+        (tmp_path / "s").touch()
+        with subprocess.Popen([*argv, "touch", started]) as agent:
+            until(lambda agent=agent: (tmp_path / f"agent-{agent.pid}").exists(), 300)
+            assert not started.exists()
+            if not runs:
+                (tmp_path / "s").unlink()
+            (tmp_path / f"agent-{agent.pid}").unlink()
+            assert agent.wait(300) == (0 if runs else 1)
+        assert started.exists() == runs
+        started.unlink(missing_ok=True)
+
+
+def test_slurms_signal_does_not_end_the_agent_before_its_daemon(tmp_path):
+    (tmp_path / "s").touch()
+    kills = "kill -TERM $(cut -d' ' -f4 /proc/$PPID/stat); exit 3"  # the agent: the parent of the process around it
+    argv = [sys.executable, "-I", "-S", hosts_mpirun.__file__, "agent", f"{tmp_path}/s", "-x", "localhost", kills]
+    with subprocess.Popen(argv) as agent:
+        waits = tmp_path / f"agent-{agent.pid}"
+        until(waits.exists, 300)
+        waits.unlink()
+        assert agent.wait(300) == 3
 
 
 def test_a_daemon_says_from_where_it_calls_and_its_end_is_the_wrappers(capfd):

@@ -22,7 +22,7 @@ from fdt.cli import RunRequest, kept
 from fdt.cli.program import program
 from fdt.ending import ended_by_signals
 from fdt.errors import EXIT_RESUME
-from fdt.launch import Task
+from fdt.launch import Task, hosts_mpirun
 from fdt.launch.hosts import Host
 from fdt.launch.mpirun import MpirunLauncher
 from fdt.report import Reporter, Reporters
@@ -199,6 +199,9 @@ def test_mpiruns_daemons_are_started_so_too(monkeypatch):
     command = ["sh", "-c", "kill -TERM $$; kill -USR1 $$; echo lives"]
     argv = [sys.executable, "-m", "fdt.signals", *command]
     assert subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout == "lives\n"
+    around = [sys.executable, "-I", "-S", hosts_mpirun.__file__, "daemon", command[-1]]  # with filters
+    env = {**os.environ, "SLURM_JOB_ID": "7"}
+    assert subprocess.run(around, env=env, capture_output=True, text=True, timeout=300).stdout == "lives\n"
     launcher = MpirunLauncher(Path("logs"), [Host("node1", 1)])
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert AGENT not in launcher._variables(Task("worker", (), 1))

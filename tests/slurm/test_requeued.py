@@ -70,9 +70,9 @@ def guides_script() -> str:
     return script.replace("hfdt run", "RUN")
 
 
-def guides_job(slurm, directory: Path, command) -> Job:
+def guides_job(slurm, directory: Path, command, env=()) -> Job:
     """The batch script of the guide, after its first epoch; its steps are many."""
-    job = Job(slurm, directory, "-N2 --ntasks-per-node=1", guides_script(), command, STEPS)
+    job = Job(slurm, directory, "-N2 --ntasks-per-node=1", guides_script(), command, STEPS, env)
     job.until_said("epoch 0", 300)
     return job
 
@@ -84,8 +84,8 @@ SIGNAL, REQUEUE = ("scancel", "--batch", "--signal=USR1"), ("scontrol", "requeue
 @pytest.mark.parametrize("how", [SIGNAL, REQUEUE], ids=["signal", "requeue"])
 @BOTH
 def test_the_guides_job_is_preempted_and_continues_from_its_step(slurm, steps_alone, tmp_path, command, how):
-    """Its time is over soon, or Slurm is told to requeue it."""
-    job = guides_job(slurm, tmp_path, command)
+    """Its time is over soon; or Slurm is told to requeue it, which signals the processes around the daemons, too."""
+    job = guides_job(slurm, tmp_path, command, ("HFDT_FILTER_PORTS=1",) if how is REQUEUE else ())
     slurm.slurm(*how, job.id)
     job.starts_again()
     assert job.ended(400) == "COMPLETED" and job.field("Restarts") == "1", job.said()

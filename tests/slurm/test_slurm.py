@@ -11,6 +11,7 @@ from tests.slurm.cluster import LOGIN, NODES
 from tests.slurm.job import BOTH, TRAIN, Job, check_losses, losses, nothing_left, started
 from tests.slurm.secrets import USERS_SECRET, no_secret_shown
 from tests.srun import check_srun
+from tests.strangers import no_stranger_is_connected
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 LOOP = """
@@ -152,6 +153,20 @@ def test_a_command_in_a_step_of_one_task_or_in_a_shell_trains_and_shows_no_secre
         assert running.wait(200) == 0, said()
     check_losses(command, out.read_text(), alone)
     assert "workers:     3" in out.read_text(), "the slots of all nodes, not the default of two"
+    assert nothing_left(slurm)
+
+
+@BOTH
+def test_no_stranger_reaches_mpirun_and_the_daemons_that_srun_starts(slurm, alone, tmp_path, command):
+    """NFDT has two mpiruns, of which one has a daemon on the other node."""
+    line = "HFDT_FILTER_PORTS=1 RUN -q --log-dir logs train.py go"
+    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=1", line, command)
+    job.until_said("epoch 2")
+    with no_stranger_is_connected(slurm, ("node1", "node2"), "node3"):
+        job.go.touch()
+        assert job.ended() == "COMPLETED", job.said()
+    check_losses(command, job.said(), alone)
+    assert not any("not filtered" in log.read_text() for log in (tmp_path / "logs").glob("mpirun*.log"))
     assert nothing_left(slurm)
 
 

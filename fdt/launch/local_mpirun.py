@@ -35,6 +35,7 @@ POLLS_S = 0.002, 0.05, 0.5  # until mpirun listens, until START_S, and then unti
 START_S = 30.0
 STRANGER = "a process of another user connected to mpirun's port before it was filtered, so the run was ended"
 UNFILTERED = "mpirun's ports are not filtered, other users of this machine and of its network can reach them"
+REFUSED = "HFDT_FILTER_PORTS=1 needs a system that lets a process filter its child's ports, so the run was ended"
 _GETFD = 438  # the system call pidfd_getfd, by the same number on every architecture but Alpha
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
@@ -187,19 +188,25 @@ def start_child(argv: Sequence[str], stdout: int | None = None) -> "subprocess.P
     return subprocess.Popen(argv, stdout=stdout, preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGTERM))
 
 
-def run_filtered(argv: Sequence[str], expected: int, reported: Callable[[], Iterable[Caller]] = lambda: ()) -> int:
+def run_filtered(
+    argv: Sequence[str], expected: int, reported: Callable[[], Iterable[Caller]] = lambda: (), *, needed: bool = False
+) -> int:
     """Run a process whose ports are filtered where the system permits it; return its exit code.
 
     Args:
         argv: The command.
         expected: How many connections to one port to let through.
         reported: As in `watch`.
+        needed: Kill the process where the system does not permit filters.
     """
     process = start_child(argv)
     try:
         watch(process, expected, reported)
     except (OSError, AttributeError) as error:
-        print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
+        if needed:
+            process.kill()  # where it is ending by itself, this changes nothing
+        if not needed or process.wait() == -signal.SIGKILL:
+            print(f"{REFUSED if needed else UNFILTERED}: {error}", file=sys.stderr, flush=True)
     return process.wait()
 
 

@@ -4,9 +4,10 @@
 filters of local_mpirun.py. mpirun starts a daemon on each other host by ssh, and the daemon calls mpirun's port. Who
 calls from another host is not known to the kernel here, so three processes of this file work together:
 
-- `agent SOCKET HOST COMMAND` stands where mpirun expects ssh, and has ssh run the third around the daemon's command.
+- `agent SOCKET HOST COMMAND` stands where mpirun expects ssh, under every scheduler. Once mpirun's ports are filtered,
+  it has ssh, or srun inside a Slurm allocation, run the third around the daemon's command.
 - `daemon COMMAND`, on the other host, filters the daemon's ports, and prints the address and port from which this
-  user's daemon calls. Its output goes through ssh, which proves who prints.
+  user's daemon calls. Its output goes through ssh or srun, which proves who prints.
 - The agent sends what is printed to a socket in a private directory. The first process then lets that connection
   through.
 
@@ -21,7 +22,6 @@ import contextlib
 import os
 import pwd
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -35,10 +35,10 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from fdt.security import own_sockets, tcp_sockets
-from hfdt.engine.local_mpirun import (
+from fdt.launch.hosts import argv_on
+from fdt.launch.local_mpirun import (
+    REFUSED,
     STRANGER,
-    UNFILTERED,
     Caller,
     PortFilters,
     StrangerConnected,
@@ -46,9 +46,12 @@ from hfdt.engine.local_mpirun import (
     run_filtered,
     start_child,
 )
+from fdt.security import own_sockets, tcp_sockets
+from fdt.signals import shielded
 
 CALLS_FROM = "calls mpirun from "  # begins the line of a daemon's address
-AGENT, ATTACHED = "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_leave_session_attached"
+STARTER, AGENT = "PRTE_MCA_plm", "PRTE_MCA_plm_ssh_agent"
+ATTACHED = "PRTE_MCA_prte_leave_session_attached"
 WITHOUT_IPV6 = "PRTE_MCA_oob_tcp_disable_ipv6_family"
 MOST_HOSTS = 64  # of which each daemon is started by mpirun itself
 POLL_S = 0.02, 0.5  # until the daemon has called mpirun, and then
@@ -64,11 +67,19 @@ def run_mpirun(*argv: str) -> int:
         reports.bind(f"{directory}/s")
         reports.setblocking(False)
         agent = (sys.executable, "-I", "-S", __file__, "agent", f"{directory}/s", "-x")  # mpirun drops the last
-        os.environ[AGENT] = " ".join(agent)
+        os.environ[AGENT], os.environ[STARTER] = " ".join(agent), "ssh"
         os.environ[WITHOUT_IPV6] = os.environ[ATTACHED] = (
             "1"  # a daemon stays a child of the process that filters its ports
         )
-        return run_filtered(argv, ANY, lambda: set(_callers(reports)))
+        waiting: list[Path] = []
+
+        def reported() -> set[Caller]:
+            for path in waiting:  # the ports that its daemon will call were filtered after it had begun to wait
+                path.unlink()
+            waiting[:] = Path(directory).glob("agent-*")
+            return set(_callers(reports))
+
+        return run_filtered(argv, ANY, reported, needed=True)
     finally:
         reports.close()
         shutil.rmtree(directory, ignore_errors=True)
@@ -84,11 +95,20 @@ def _callers(reports: socket.socket) -> Iterator[Caller]:
 
 
 def run_agent(path: str, *argv: str) -> int:
-    """Run a daemon's command on a host by ssh, and pass on from where the daemon calls; return ssh's exit code."""
+    """Run a daemon's command on a host, and pass on from where the daemon calls; return its exit code.
+
+    It waits until mpirun's ports are filtered: a daemon that called before would be taken for a stranger.
+    """
+    waits = Path(path).with_name(f"agent-{os.getpid()}")
+    waits.touch()
+    while waits.exists():
+        time.sleep(POLL_S[0])
+    if not Path(path).exists():
+        return 1  # mpirun has ended
     host, *command = argv[1:] if argv[0] == "-x" else argv
-    remote = shlex.join((sys.executable, "-I", "-S", __file__, "daemon", " ".join(command)))  # as ssh joins words
-    process = start_child(("ssh", "-x", host, remote), stdout=subprocess.PIPE)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # mpirun ends ssh so
+    around = (sys.executable, "-I", "-S", __file__, "daemon", " ".join(command))  # as ssh joins words
+    process = start_child(argv_on(host, around), stdout=subprocess.PIPE)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # mpirun ends ssh so
     assert process.stdout is not None
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports, process.stdout as output:
         for line in output:
@@ -102,27 +122,28 @@ def run_agent(path: str, *argv: str) -> int:
 
 def run_daemon(command: str) -> int:
     """Run a daemon's command, filter its ports, and print from where it calls mpirun; return its exit code."""
-    process = start_child((pwd.getpwuid(os.getuid()).pw_shell or "sh", "-c", command))  # mpirun writes for that shell
+    shell = pwd.getpwuid(os.getuid()).pw_shell or "sh"  # mpirun writes for that one
+    with shielded() if "SLURM_JOB_ID" in os.environ else contextlib.nullcontext():  # Slurm signals it, too
+        process = start_child((shell, "-c", command))
     ports = {int(port) for port in _URI.findall(command)}
     filters: PortFilters | None = None
     reported: set[Caller] = set()
-    filtering = True
     while process.poll() is None:
         pid = _listening_child(process.pid)
         for caller in _calls(pid, ports) - reported if pid else ():
             print(f"\n{CALLS_FROM}{caller[0]}:{caller[1]}", flush=True)
             reported.add(caller)
         try:
-            if pid and filtering:
+            if pid:
                 filters = filters or PortFilters(pid, ANY)
                 filters.update()
         except StrangerConnected:
-            os.kill(pid, signal.SIGKILL)
             print(STRANGER, file=sys.stderr, flush=True)
+            os.kill(pid, signal.SIGKILL)
         except (OSError, AttributeError) as error:
-            filtering = False
-            if Path(f"/proc/{pid}").exists():
-                print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
+            if _listens(pid):  # else it is ending
+                print(f"{REFUSED}: {error}", file=sys.stderr, flush=True)
+                os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S[bool(reported)])
     return process.returncode
 

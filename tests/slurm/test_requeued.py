@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.namespaces import HFDT
+from fdt.launch.namespaces import counters
+from tests.namespaces import HFDT, until
 from tests.slurm.job import BOTH, Job, check_losses, losses, nothing_left, printed_alone
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(500)]
@@ -71,9 +72,15 @@ def guides_script() -> str:
 
 
 def guides_job(slurm, directory: Path, command, env=()) -> Job:
-    """The batch script of the guide, after its first epoch; its steps are many."""
+    """The batch script of the guide, in its second epoch; its steps are many."""
     job = Job(slurm, directory, "-N2 --ntasks-per-node=1", guides_script(), command, STEPS, env)
     job.until_said("epoch 0", 300)
+
+    def crossed() -> int:
+        return sum(counters(slurm.pids["node2"]).values())
+
+    before = crossed()
+    until(lambda: crossed() > before + 100_000, 100, job.said)  # an epoch sends 2 MB or more: it is within the second
     return job
 
 

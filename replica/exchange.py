@@ -142,7 +142,8 @@ def _joined(parts: Sequence[Array], like: Array, placement: Placement) -> Array:
         arrays = [part.reshape(local_shape(whole, placement, rank)) for rank, part in enumerate(parts)]
         return np.concatenate(arrays, placement.axis)
     total = parts[0] if len(parts) == 1 else Sum(parts[0]).of(parts)
-    return total.reshape(like.shape).astype(like.dtype, copy=False)
+    with np.errstate(over="ignore"):  # a sum of float16 is Inf without a warning in TensorFlow, too
+        return total.reshape(like.shape).astype(like.dtype, copy=False)
 
 
 def _split(vector: Array, counts: Sequence[int]) -> list[Array]:

@@ -68,10 +68,11 @@ class Sum:
         """Implement Combined."""
         first, *others = parts
         kind = np.float32 if first.dtype in (np.float16, bfloat16) else first.dtype
-        total: Vector = np.add(first, others[0], dtype=kind) if others else first.astype(kind)
-        for vector in others[1:]:
-            total += vector
-        return total.astype(first.dtype, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):  # TensorFlow gives Inf and NaN without a warning, too
+            total: Vector = np.add(first, others[0], dtype=kind) if others else first.astype(kind)
+            for vector in others[1:]:
+                total += vector
+            return total.astype(first.dtype, copy=False)
 
 
 class AllGather:

@@ -239,6 +239,16 @@ def test_what_is_small_takes_one_collective_and_what_is_large_one_of_each_kind(s
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.filterwarnings("error")  # a script of mixed precision, which skips such steps, ended with -W error
+def test_a_sum_that_overflows_or_is_not_a_number_warns_of_nothing():
+    def work(comm):
+        arrays = np.array([60000.0, 1.0], np.float16), np.array([-np.inf if comm.rank else np.inf], np.float32)
+        return GroupedExchange(MemoryGroup(comm.rank, 2, comm)).replicated("v", arrays, [PARTIAL, PARTIAL])
+
+    for half, single in on_ranks(2, work):
+        assert half.tolist() == [np.inf, 2.0] and np.isnan(single[0])
+
+
 def test_rank_0s_arrays_go_to_ranks_that_have_other_ones():
     held = [
         {"a": [np.ones((2, 1), np.float32)], "b": [np.array(7), np.zeros(0)]},

@@ -22,6 +22,7 @@ from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm, Tree
 from hfdt.exactness import assigned_state
 from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext, StepTerms
+from replica.graph.flatten import function_graph
 
 Apply = Callable[[Tree, list[Any]], Any]
 
@@ -210,10 +211,34 @@ def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tens
     slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
     dense = iter(added[: len(added) - len(slices)])
     whole = iter(
-        tf.IndexedSlices(v, tf.cast(i, t.indices.dtype), t.dense_shape)
+        _summed_by_index(tf.IndexedSlices(v, tf.cast(i, t.indices.dtype), t.dense_shape), t)
         for v, i, t in zip(added[len(added) - len(slices) :], indices, slices, strict=True)
     )
     return [None if t is None else next(whole if isinstance(t, tf.IndexedSlices) else dense) for t in tensors]
+
+
+def _summed_by_index(whole: Any, own: Any) -> Any:
+    """Add rows of equal indices in `whole` where a lookup of a batch's unique indices made the rank's slices `own`.
+
+    `tf.nn.embedding_lookup_sparse` is one, so a Dense layer on sparse rows: alone each index has one row.
+    """
+    if tf.executing_eagerly() or not _source(own.indices).startswith("Unique"):
+        return whole
+    indices, place = tf.unique(whole.indices)
+    values = tf.math.unsorted_segment_sum(whole.values, place, tf.size(indices))
+    return tf.IndexedSlices(values, indices, whole.dense_shape)
+
+
+def _source(tensor: Tensor) -> str:
+    """Return the type of the operation whose values a tensor has, also in another shape or type."""
+    while True:
+        op = tensor.op
+        if op.type in ("Reshape", "Identity", "Cast"):
+            tensor = op.inputs[0]
+        elif op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            tensor = function_graph(op.graph, op.get_attr("f").name).outputs[tensor.value_index]
+        else:
+            return str(op.type)
 
 
 def decide_split(model: Any, rule: Any, terms: StepTerms, asked: AbstractSet[str]) -> tuple[bool, list[str]]:

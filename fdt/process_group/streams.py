@@ -101,11 +101,12 @@ class MessageStream:
 
     def _received(self) -> bytes:
         try:
+            error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # Python 3.11's TLS returns b"" for it
             got = self.socket.recv(1 << 16)
-        except OSError as error:
-            raise ConnectionLost.by(error) from error
+        except OSError as raised:
+            raise ConnectionLost.by(raised) from raised
         if not got:
-            raise ConnectionLost
+            raise ConnectionLost.by(OSError(error, ""))
         return got
 
 

@@ -7,6 +7,7 @@ import threading
 import grpc
 import pytest
 
+from client_shim.replica.bootstrap import _ALIVE
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.launch import Task
@@ -41,6 +42,12 @@ def test_a_host_that_stands_still_is_not_lost_and_a_lost_one_is_reported_in_time
     assert transport.PONG_S + WELCOME_S + LOST_S < WITHIN_S - 4  # before the first session
     assert transport.PING_S + transport.PONG_S + max(WELCOME_S, LOST_S) < WITHIN_S - 4
     assert transport.PING_S + transport.PONG_S + EXPLAIN_REMOTE_S + STOP_S < WITHIN_S - 1  # over ssh, by mpirun
+    alive = {(level, name): value for level, name, value in _ALIVE}  # of a script's own loop
+    idle_s, interval_s, patience_ms = (
+        alive[socket.IPPROTO_TCP, name] for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+    )
+    assert STALLS_S + idle_s < patience_ms / 1000
+    assert patience_ms / 1000 + interval_s + STOP_S < WITHIN_S - 1
 
 
 def test_a_launcher_may_explain_the_loss_of_a_remote_member_for_a_shorter_time(tmp_path):

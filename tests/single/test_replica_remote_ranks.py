@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -23,6 +24,7 @@ from fdt.launch.placement import run_identity
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup as Meeting
 from fdt.process_group.streams import INLINE_BYTES, ConnectionLost
+from tests.namespaces import until
 
 TOKEN = "right"
 IDENTITY = run_identity()
@@ -174,6 +176,22 @@ def test_a_rank_outlasts_a_pause_of_rank_0_longer_than_tcp_does(opened, tmp_path
     thread.join()
     process_group.close()
     assert sums == [2.0, 2.0 * len(large)]
+
+
+def test_a_host_that_does_not_answer_has_not_closed_its_connection(opened):
+    """TCP gives up a receiver that takes no bytes, as it gives up a host that is cut off."""
+    line, _ = connect(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
+    line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 300)
+    line.socket.setblocking(False)
+    ((_, rank_0),) = until(opened.take_streams)
+    with rank_0._lock:
+        with pytest.raises(ssl.SSLWantWriteError):
+            while True:
+                line.socket.send(bytes(1 << 16))
+        with pytest.raises(ConnectionLost, match="^its host does not answer$"):
+            line.receive()
+    line.socket.close()
+    rank_0.socket.close()
 
 
 def test_a_rank_that_goes_is_named(opened, tmp_path):

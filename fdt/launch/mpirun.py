@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -153,11 +154,18 @@ class MpirunProcesses:
 
 
 def _kill_session(leader: int) -> None:
-    """Kill what a killed mpirun has left: its ssh to a host that is cut off, which is in a process group of its own."""
+    """Kill what a killed mpirun has left: its ssh to a host that is cut off, which is in a process group of its own.
+
+    Remove its directory, too. `leader` may be the wrapper of mpirun instead.
+    """
+    killed = [leader]
     for name in os.listdir("/proc"):
         with contextlib.suppress(ValueError, OSError):  # not a process, or one that has ended
             if os.getsid(int(name)) == leader:
                 os.kill(int(name), signal.SIGKILL)
+                killed.append(int(name))
+    for pid in killed:
+        shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{pid}"), ignore_errors=True)
 
 
 def _explain(role: str, code: int, output: str) -> Exit:

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import tempfile
 
 import pytest
 
@@ -119,8 +120,9 @@ def test_an_mpirun_that_hangs_has_said_why(tmp_path):
         assert (processes.exits(), processes.reason()) == ([], REASONS[MISSING])
 
 
-def test_the_ssh_of_an_mpirun_that_is_killed_ends_with_it(tmp_path):
+def test_the_ssh_and_the_directory_of_an_mpirun_that_is_killed_go_with_it(tmp_path, monkeypatch):
     """mpirun gives its ssh a process group of its own, and hangs where a host is cut off."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     log = tmp_path / "mpirun.log"
     ssh = "import os, signal; os.setpgid(0, 0); print(os.getpid(), flush=True); signal.pause()"
     mpirun = f"""
@@ -132,6 +134,10 @@ subprocess.run([sys.executable, "-S", "-c", {ssh!r}])
     processes = MpirunProcesses("worker", hangs, log, 0)
     try:
         pid = int(until(lambda: log.read_text().strip()))
+        for own in (hangs.pid, pid):
+            (tmp_path / f"ompi.{own}").mkdir()
+            (tmp_path / f"ompi.{own}" / "hwloc.sm").touch()
     finally:
         processes.stop(0.0)
     until(lambda: ProcessIdentity.of(pid) is None)
+    assert [*tmp_path.iterdir()] == [log]

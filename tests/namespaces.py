@@ -4,11 +4,14 @@ The hosts share this machine's file system. /dev/shm and /run are each host's ow
 """
 
 import contextlib
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from fdt.launch.emulated import EmulatedHost, EmulatedNetwork, address_of
 from fdt.network.reading import read_cluster
@@ -95,6 +98,11 @@ class NamespaceHosts:
         look = ["nsenter", "--all", f"--target={self.pids[name]}", "pkill", "-9", "-f", pattern]
         subprocess.run(look, check=True)
 
+    def members(self, name: str, module: str) -> list[psutil.Process]:
+        """The members that run `module` on this host and were started from another one."""
+        started = [p for p in psutil.Process(self.pids[name]).children(recursive=True) if is_alive(p)]
+        return [p for p in started if re.search(f" fdt.service.host_bootstrap .* {module}", " ".join(p.cmdline()))]
+
     def left(self, *names: str) -> list[str]:
         """What is still on these hosts, or on all, of a run: its processes, its directories."""
         look = ["sh", "-c", "ls -d /dev/shm/fdt-* 2>/dev/null; pgrep -a -f 'fdt[.]service|[m]pirun|[p]rted'; true"]
@@ -115,3 +123,10 @@ def until(found, seconds: float = READY_S, what: object = "a host did not come u
             return there
         time.sleep(0.02)
     raise AssertionError(what() if callable(what) else what)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: a process that nobody waits for is a zombie."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -7,8 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from tests.ssh_hosts import SshHosts
 
 MARK = "CHAOS_MARK"  # inherited by whatever the command starts
 SHARED_MEMORY = "/dev/shm/"
@@ -24,6 +28,7 @@ class Aftermath:
         self._folder = tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True)
         self.temporary = Path(self._folder.name)
         self.shared: set[Path] = set()
+        self.hosts: SshHosts | None = None  # of the command, if it has hosts of its own
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look, daemon=True)
 
@@ -42,6 +47,8 @@ class Aftermath:
         self._watch.join()
         for process in self.processes():
             process.kill()
+        if self.hosts is not None:
+            self.hosts.close()
         self._folder.cleanup()
 
     def processes(self) -> list[psutil.Process]:
@@ -58,6 +65,7 @@ class Aftermath:
         """Return remaining processes, their shared memory, sockets, and temporary files other than logs."""
         found = [f"process {' '.join(words_of(p)[:4])}" for p in self.processes()]
         found += [f"shared memory {path}" for path in sorted(self.shared) if path.exists()]
+        found += self.hosts.left() if self.hosts is not None else []
         return found + [f"{_kind(path)} {path.relative_to(self.temporary)}" for path in self._files()]
 
     def _files(self) -> Iterator[Path]:

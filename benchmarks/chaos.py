@@ -26,6 +26,7 @@ from aftermath import Aftermath, words_of
 from chaos_table import GONE_S, Result, report
 from disturbances import DISTURBANCES, EXPECTED, NOTHING_SAVED
 from harness import QUIET, SCRIPTS, console, keep, kept
+from survivors import CUT_OFF, Survivors
 
 RIGHT_S = 600.0  # from the kill to the end
 BEGIN_S = 180.0  # how long a run may take to get to the moment
@@ -50,6 +51,7 @@ WORKERS = {"nfdt": "nfdt.worker.process", "hfdt": "hfdt.worker.process"}
 CLOCK = ("clock jumps by +1 h", "clock jumps by -1 h")
 RIGHT = ("link cut for 5 s", "host stopped for 20 s", "--run-dir full", "/dev/shm full", *CLOCK)
 DAMAGES = ("damaged", "cut short")
+HOSTS, OTHER_RANK = ("-H", "host1:1,host2:1,host3:1"), "client_shim.replica.follow"
 CASES = (
     Case("nfdt", ("--restarts", "1"), "nfdt.worker.process", recovers=True),
     Case("nfdt", ("--min-np", "1"), "nfdt.worker.process", recovers=True),
@@ -72,6 +74,9 @@ CASES = (
     Case("hfdt", ("--capture", "replica"), "client_shim.replica.follow", script="counts_loop.py"),
     Case("hfdt", (), "mpirun", fault="MPI_Init fails"),
     *(Case(engine, (), worker, fault="link cut") for engine, worker in WORKERS.items()),
+    Case("nfdt", (*HOSTS, "-np", "2"), "nfdt.server", fault="host of -H cut off"),
+    Case("hfdt", HOSTS, "hfdt.worker.process", fault="host of -H cut off"),
+    *(Case(engine, HOSTS, OTHER_RANK, script="counts_loop.py", fault="host of -H cut off") for engine in WORKERS),
     *(Case(engine, (), worker, recovers=True, fault=fault) for fault in RIGHT for engine, worker in WORKERS.items()),
     *(Case(engine, (), "client", recovers=True, fault=f"checkpoint {how}") for how in DAMAGES for engine in WORKERS),
 )
@@ -180,18 +185,24 @@ def _kill_and_watch(
                 break
         last = time.monotonic() - before
     time.sleep(moment.behind_s * (last if result.phase == "results" else 1.0))
-    victims = [p for p in traces.processes() if _is(p, result)]
+    victims = _victims(result, traces)
     if not victims:
         return
+    survivors = Survivors(traces)
     start = time.monotonic()
     start += DISTURBANCES[result.fault].strike(random.choice(victims), traces) or 0.0
     begun = start
     for _ in _waiting(running, traces, RIGHT_S):
         begun = begun if "fit begins" in _told(log, traces) else time.monotonic()
+        survivors.look()
     ended = time.monotonic()
     if running.poll() is None:
         result.said, result.seconds = f"did not end: {_told(log, traces)[-600:]}", ended - start
         return
+    survivors.wait(GONE_S)
+    result.hosts = survivors.seconds_after(begun)
+    if traces.hosts is not None:
+        traces.hosts.cut(CUT_OFF, "up")
     traces.wait(GONE_S)
     result.left = traces.left()
     result.seconds = time.monotonic() - start if result.victim == "client" else ended - begun
@@ -227,7 +238,7 @@ def _keepers(traces: Aftermath) -> list[psutil.Process]:
 def _reached(result: Result, log: Path, traces: Aftermath, epoch: int) -> bool:
     """Has the result's phase begun? But at the start it begins with `epoch`."""
     if result.phase == "start":
-        return any(_is(p, result) for p in traces.processes())
+        return bool(_victims(result, traces))
     if result.phase == "setup":
         return "fit begins\n" in _told(log, traces)
     return f"epoch {epoch} begins\n" in _told(log, traces)
@@ -246,6 +257,12 @@ def _said(result: Result, code: int, text: str) -> str:
         code == 1 and any(words in last for words in DISTURBANCES[result.fault].promised) and "Traceback" not in text
     )
     return "error" if promised else f"exit code {code}: {text[-600:]}"
+
+
+def _victims(result: Result, traces: Aftermath) -> list[psutil.Process]:
+    if traces.hosts is not None:
+        return traces.hosts.members(CUT_OFF, result.victim)
+    return [p for p in traces.processes() if _is(p, result)]
 
 
 def _is(process: psutil.Process, result: Result) -> bool:

@@ -13,7 +13,7 @@ CUT_S = 30.0  # from another fault, such as the loss of a host's link, to the er
 @dataclass
 class Result:
     """`seconds` from the kill (or the beginning of training, if that is later) to the command's end, or for a killed
-    client to the end of the last process.
+    client to the end of the last process; `hosts`: to the end of the last process of each host that was not cut off.
     """
 
     engine: str
@@ -27,6 +27,11 @@ class Result:
     load: float = 0.0  # of the machine, when it ended
     left: list[str] = field(default_factory=list)
     fault: str = "kill"
+    hosts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def slowest(self) -> float:
+        return max(self.seconds, *self.hosts.values(), 0.0)
 
     @property
     def good(self) -> bool:
@@ -35,7 +40,7 @@ class Result:
         if self.victim == "client" and not self.recovers:
             return self.said in ("killed", "right") and self.seconds < GONE_S
         within_s = ERROR_S if self.fault == "kill" else CUT_S
-        return self.said == "right" or (not self.recovers and self.said == "error" and self.seconds < within_s)
+        return self.said == "right" or (not self.recovers and self.said == "error" and self.slowest < within_s)
 
 
 def report(results: Sequence[Result]) -> None:
@@ -54,7 +59,7 @@ def report(results: Sequence[Result]) -> None:
             str(len(mine)),
             *map(str, counts),
             str(sum(result.good for result in mine)),
-            f"{max(result.seconds for result in mine):.1f}",
+            f"{max(result.slowest for result in mine):.1f}",
             ", ".join(left) or "nothing",
         )
     console.print(table)

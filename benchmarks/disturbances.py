@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from aftermath import Aftermath
+from aftermath import MARK, Aftermath
 from harness import SCRIPTS
+
+from tests.ssh_hosts import SshHosts
 
 LOST = ("was lost: ", "lost its connection to another worker", "does not answer; check the network")
 NO_TRANSPORT = (  # mpirun loses its own message in a quarter of such runs
@@ -58,6 +60,12 @@ def hosts(traces: Aftermath, engine: str) -> Prepared:
     cluster = _folder(traces) / "cluster.yaml"
     cluster.write_text(CLUSTER)
     return Prepared(options=("--emulate", str(cluster)))
+
+
+def ssh_hosts(traces: Aftermath, engine: str) -> Prepared:
+    """Start three hosts for -H; the command is on host1."""
+    traces.hosts = SshHosts(_folder(traces, "hosts"), f"{MARK}={traces.env[MARK]}")
+    return Prepared([*traces.hosts.command(), f"TMPDIR={traces.temporary}"], ())
 
 
 def small_disk(traces: Aftermath, engine: str) -> Prepared:
@@ -155,6 +163,7 @@ DISTURBANCES = {
     "kill": Disturbance(nothing, kill),
     "MPI_Init fails": Disturbance(without_transport, await_mpi_init, NO_TRANSPORT),
     "link cut": Disturbance(hosts, cut),
+    "host of -H cut off": Disturbance(ssh_hosts, cut),
     "link cut for 5 s": Disturbance(hosts, cut_and_heal),
     "host stopped for 20 s": Disturbance(hosts, stall),
     "--run-dir full": Disturbance(small_disk, fill_disk),

@@ -5,6 +5,8 @@ from typing import Any
 
 _FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
 
+OWN_NUMBERS = "; a worker's own number may have decided, as np.mean of a list of tensors does: read each by float()"
+
 
 def exited_by_itself(how: str) -> bool:
     """Return whether a script that ended as `how` says has ended on purpose."""

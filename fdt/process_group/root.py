@@ -21,7 +21,7 @@ import numpy as np
 
 from fdt.errors import WorkerError
 from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
-from fdt.process_group.mismatch import describe_mismatch, exited_by_itself, named
+from fdt.process_group.mismatch import OWN_NUMBERS, describe_mismatch, exited_by_itself, named
 from fdt.process_group.peer import ADDRESS, Where
 from fdt.process_group.readings import Readings
 from fdt.process_group.streams import (
@@ -297,4 +297,4 @@ class RootGroup(Collectives):
         for line in self._streams.values():
             line.socket.close()
         self._broken = True
-        return WorkerError(message)
+        return WorkerError(message if self._serve is None else message + OWN_NUMBERS)

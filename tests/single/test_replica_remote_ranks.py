@@ -9,7 +9,6 @@ import struct
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -340,15 +339,3 @@ def test_the_door_outlasts_a_failed_accept(monkeypatch):
 def _tls(opened):
     plain = socket.create_connection(("127.0.0.1", opened.port), 30)
     return IDENTITY.context(server=False).wrap_socket(plain, server_hostname=IDENTITY.name)
-
-
-def test_mpirun_over_hosts_is_started_by_the_engines_wrapper(monkeypatch, tmp_path):
-    started = []
-    found = SimpleNamespace(
-        hosts=["host2", "host3"], identity=IDENTITY, workers=lambda directory, count, wrapper: (count, wrapper)
-    )
-    monkeypatch.setattr(remote_ranks, "place", lambda hosts, count: found)
-    monkeypatch.setattr(remote_ranks, "group_of", lambda *given: contextlib.nullcontext(started.append(given[4])))
-    others = [Host("host2", 1), Host("host3", 1)]
-    with remote_ranks.host("hfdt.replica", "s.py", [], others, tmp_path, 1, {}, lambda hosts: ["filters", hosts]):
-        assert started == [(2, ["filters", 2])]

@@ -105,7 +105,7 @@ class Functions:
         if known.draws:
             return self._interpreted(function, known, args)
         if not (known.sources or known.pays or known.random or any(is_placed(a) for a in args)):
-            self._variables.assigned([args[i] for i in known.assigned], computed=True)
+            self._variables.assigned([args[i] for i in known.assigned])
             return original(function, *args)
         if any(is_placed(a) for a in args):
             refuse_forward_mode()
@@ -114,7 +114,7 @@ class Functions:
             emitted, result = self._emitted(function, known, inputs)
             if result.rows:
                 self._entry.note(result.rows, "rows of a matrix product")
-            self._variables.assigned([args[i] for i in known.assigned], computed=True)
+            self._variables.assigned([args[i] for i in known.assigned])
             if not (result.divides or known.sources or known.random):
                 return original(function, *args)
             return self._run(function, emitted, result, inputs)

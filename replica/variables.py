@@ -43,7 +43,8 @@ class ReplicatedVariables:
     def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None]) -> None:
         self._exchange, self._stepped = exchange, stepped
         self._made: list[weakref.ref[Any]] = []
-        self._by_handle: dict[int, int] = {}  # ids of trainable variables' handles -> index in `_made`
+        # by the id of a trainable variable's handle: the handle, and the index in `_made`
+        self._by_handle: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._updates: list[set[int]] = []  # of the last step: the variables that each gradient's update assigned
         self._where: dict[int, str] = {}
         self._checked = 0
@@ -83,7 +84,7 @@ class ReplicatedVariables:
             if not np.array_equal(first, value, equal_nan=value.dtype.kind in "fc"):
                 variable.assign(tf.constant(first, variable.dtype))
         if variable.trainable:
-            self._by_handle[id(variable.handle)] = len(self._made)
+            self._by_handle[id(variable.handle)] = weakref.ref(variable.handle), len(self._made)
         self._made.append(weakref.ref(variable))
 
     def begin_training(self) -> None:
@@ -105,13 +106,14 @@ class ReplicatedVariables:
         self._taken = True
 
     # -- assigned --------------------------------------------------------------------------------------------------
-    def assigned(self, handles: Sequence[Any], *, computed: bool = False) -> None:
-        """Record that an operation, or a function that computes the values, is about to assign these variables."""
-        places = {self._by_handle[id(h)] for h in handles if id(h) in self._by_handle} if self._training else ()
+    def assigned(self, handles: Sequence[Any]) -> None:
+        """Record that an operation or a function is about to assign these variables."""
+        known = [(h, self._by_handle[id(h)]) for h in handles if id(h) in self._by_handle] if self._training else ()
+        places = {place for handle, (of, place) in known if of() is handle}  # else the id is another tensor's now
         if places:
             self._where.update(dict.fromkeys(places, where()))
-            taken, self._taken = self._taken or computed, False
-            self._updated(set(places), taken=taken)
+            taken, self._taken = self._taken, False
+            self._updated(places, taken=taken)
 
     def _updated(self, places: set[int], *, taken: bool) -> None:
         again = next((n for n, update in enumerate(self._updates) if not update.isdisjoint(places)), None)

@@ -53,6 +53,7 @@ CALLS_FROM = "calls mpirun from "  # begins the line of a daemon's address
 STARTER, AGENT = "PRTE_MCA_plm", "PRTE_MCA_plm_ssh_agent"
 ATTACHED = "PRTE_MCA_prte_leave_session_attached"
 WITHOUT_IPV6 = "PRTE_MCA_oob_tcp_disable_ipv6_family"
+PREFIX = "fdt-mpirun-"  # of a directory's name, before this process's number
 MOST_HOSTS = 64  # of which each daemon is started by mpirun itself
 POLL_S = 0.02, 0.5  # until the daemon has called mpirun, and then
 ANY = 1 << 30  # connections to one port
@@ -61,7 +62,7 @@ _URI = re.compile(r"tcp://[\d.,]+:(\d+)")
 
 def run_mpirun(*argv: str) -> int:
     """Run mpirun with filters; return its exit code."""
-    directory = tempfile.mkdtemp(prefix="fdt-mpirun-", dir="/tmp")  # a short path without spaces and colons
+    directory = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir="/tmp")  # a short path without spaces and colons
     reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         reports.bind(f"{directory}/s")
@@ -75,13 +76,14 @@ def run_mpirun(*argv: str) -> int:
 
         def reported() -> set[Caller]:
             for path in waiting:  # the ports that its daemon will call were filtered after it had begun to wait
-                path.unlink()
+                path.unlink(missing_ok=True)
             waiting[:] = Path(directory).glob("agent-*")
             return set(_callers(reports))
 
         return run_filtered(argv, ANY, reported, needed=True)
     finally:
         reports.close()
+        Path(directory, "s").unlink(missing_ok=True)  # agents see that mpirun has ended
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -99,9 +101,9 @@ def run_agent(path: str, *argv: str) -> int:
 
     It waits until mpirun's ports are filtered: a daemon that called before would be taken for a stranger.
     """
-    waits = Path(path).with_name(f"agent-{os.getpid()}")
+    waits, mpirun = Path(path).with_name(f"agent-{os.getpid()}"), os.getppid()
     waits.touch()
-    while waits.exists():
+    while waits.exists() and os.getppid() == mpirun:
         time.sleep(POLL_S[0])
     if not Path(path).exists():
         return 1  # mpirun has ended
@@ -122,7 +124,9 @@ def run_agent(path: str, *argv: str) -> int:
 
 def run_daemon(command: str) -> int:
     """Run a daemon's command, filter its ports, and print from where it calls mpirun; return its exit code."""
-    shell = pwd.getpwuid(os.getuid()).pw_shell or "sh"  # mpirun writes for that one
+    shell = "sh"
+    with contextlib.suppress(KeyError):  # a user without an entry
+        shell = pwd.getpwuid(os.getuid()).pw_shell or shell  # mpirun writes for that one
     with shielded() if "SLURM_JOB_ID" in os.environ else contextlib.nullcontext():  # Slurm signals it, too
         process = start_child((shell, "-c", command))
     ports = {int(port) for port in _URI.findall(command)}

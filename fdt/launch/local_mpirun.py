@@ -16,11 +16,13 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -207,7 +209,10 @@ def run_filtered(
             process.kill()  # where it is ending by itself, this changes nothing
         if not needed or process.wait() == -signal.SIGKILL:
             print(f"{REFUSED if needed else UNFILTERED}: {error}", file=sys.stderr, flush=True)
-    return process.wait()
+    code = process.wait()
+    if code == -signal.SIGKILL:
+        shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{process.pid}"), ignore_errors=True)
+    return code
 
 
 def end_as(code: int) -> NoReturn:
@@ -221,7 +226,8 @@ def end_as(code: int) -> NoReturn:
 
 def main(*argv: str) -> None:
     """Run mpirun and end as it ends."""
-    end_as(run_filtered(argv, int(argv[argv.index("-np") + 1])))
+    needed = os.environ.get("HFDT_FILTER_PORTS", "0") not in ("", "0")
+    end_as(run_filtered(argv, int(argv[argv.index("-np") + 1]), needed=needed))
 
 
 if __name__ == "__main__":

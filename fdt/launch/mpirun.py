@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fdt.environment import thread_variables
@@ -34,7 +34,7 @@ _REASONS = (  # in lines outside of messages: of filters, ssh, an Open MPI compo
 REASON_CHARACTERS = 400
 FILTER_PORTS = "HFDT_FILTER_PORTS"  # "1": mpirun over hosts gets filters
 OPEN_MPI = 5
-_STARTS_DAEMONS = re.compile(r"_MCA_plm$|_MCA_(plm|pls|prte)_[rs]sh_(agent|args)$")
+_STARTS_DAEMONS = re.compile(r"_MCA_plm$|_MCA_(plm|pls|prte)_[rs]sh_(agent|args)$|_routed_radix$")
 
 
 @functools.cache
@@ -145,27 +145,39 @@ class MpirunProcesses:
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes."""
+        mpiruns = [pid for pid in _session(self._popen.pid) if _command(pid) in ("mpirun", "prterun")]
         stop_all([self._popen], grace_s, signal.SIGINT)  # it passes others on to its ranks
         if self._popen.returncode == -signal.SIGKILL:
-            _kill_session(self._popen.pid)
+            _clear_killed(self._popen.pid, mpiruns)
 
     def _printed(self) -> str:
         return self._log.read_bytes()[self._log_begin :].decode(errors="replace")
 
 
-def _kill_session(leader: int) -> None:
-    """Kill what a killed mpirun has left: its ssh to a host that is cut off, which is in a process group of its own.
-
-    Remove its directory, too. `leader` may be the wrapper of mpirun instead.
-    """
-    killed = [leader]
+def _session(leader: int) -> Iterator[int]:
     for name in os.listdir("/proc"):
         with contextlib.suppress(ValueError, OSError):  # not a process, or one that has ended
             if os.getsid(int(name)) == leader:
-                os.kill(int(name), signal.SIGKILL)
-                killed.append(int(name))
-    for pid in killed:
-        shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{pid}"), ignore_errors=True)
+                yield int(name)
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _clear_killed(leader: int, mpiruns: Iterable[int]) -> None:
+    """Kill and remove what a killed mpirun, or its wrapper `leader`, has left.
+
+    Its ssh to a host that is cut off is in a process group of its own.
+    """
+    for pid in _session(leader):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    left = [Path(tempfile.gettempdir(), f"ompi.{pid}") for pid in mpiruns]
+    for directory in (*left, *Path("/tmp").glob(f"{hosts_mpirun.PREFIX}{leader}-*")):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _explain(role: str, code: int, output: str) -> Exit:

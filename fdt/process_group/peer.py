@@ -74,12 +74,12 @@ class PeerGroup(Collectives):
 
     def rank_0_reads(self, place: str, number: Any) -> Any:
         """Implement ReplicaGroup."""
-        numbers, passed = self._readings.at(place), False
-        while not (numbers or passed):
-            answer, _ = self._request(self._readings.question(place), b"")
+        n, passed = self._readings.count(place), False
+        while not (found := self._readings.pop(place, n)) and not passed:
+            answer, _ = self._request(self._readings.question(place, n), b"")
             self._readings.take(answer)
             passed = answer["passed"]
-        return numbers.popleft() if numbers else number
+        return found[0] if found else number
 
     def pushes(self) -> list[RankPush]:
         """Implement ReplicaGroup: return none, as pushes go to rank 0."""

@@ -1,79 +1,98 @@
 """Numbers that rank 0's script reads, for the other ranks, which ask for them.
 
 Rank 0 does not wait, and sends numbers only to ranks that wait for an answer. A number belongs to a *moment*, the count
-of steps that have begun since the last collective, and to a place in the script. Where rank 0 has come to a later
-moment, or to a collective, without that number, the rank keeps its own.
+of steps that have begun since the last collective, and is the n-th at its place of the script. Where rank 0 has come to
+a later moment, or to a collective, without that number, the rank keeps its own.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 _AT_ONCE = 1000  # numbers in one answer
+_KEPT = 20_000  # numbers that rank 0 keeps; a rank that is farther behind keeps its own
 
 
 class Moments:
-    """The count of steps since the last collective."""
+    """The count of steps since the last collective, and of the numbers read since, by place."""
 
-    moment = 0
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew: every rank has come to a collective."""
+        self.moment, self._read = 0, Counter[str]()
 
     def advance(self) -> None:
         """Come to the next step."""
         self.moment += 1
+        self._read.clear()
+
+    def count(self, place: str) -> int:
+        """Return how many numbers of this moment and place were read, and count another."""
+        self._read[place] += 1
+        return self._read[place] - 1
 
 
 class Readings(Moments):
-    """Rank 0's numbers since the last collective."""
+    """Rank 0's numbers."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, tuple[int, str]] = {}  # by rank: the moment and place that it waits for
-        self.clear()
+        self._asked: dict[int, tuple[int, str, int]] = {}  # by rank: the moment, place and count that it waits for
+        super().__init__()
 
     def clear(self) -> None:
-        """Forget the numbers: every rank has come to a collective."""
-        self.moment = 0
-        self._log: list[tuple[int, str, Any]] = []
+        """Implement Moments."""
+        super().clear()
+        self._log: list[tuple[int, str, int, Any]] = []
         self._sent: defaultdict[int, int] = defaultdict(int)  # by rank
 
     def add(self, place: str, number: Any) -> None:
         """Record a number that rank 0 reads."""
-        self._log.append((self.moment, place, number))
+        self._log.append((self.moment, place, self.count(place), number))
+        if len(self._log) >= 2 * _KEPT:
+            del self._log[:_KEPT]
+            for rank, sent in self._sent.items():
+                self._sent[rank] = max(0, sent - _KEPT)
 
     def ask(self, rank: int, header: dict[str, Any]) -> None:
         """Record that a rank waits for a number."""
-        self._asked[rank] = header["moment"], header["place"]
+        self._asked[rank] = header["moment"], header["place"], header["n"]
 
     def answers(self, *, complete: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the answers that can be given now. `complete`: rank 0 is at a collective."""
-        for rank, (moment, place) in list(self._asked.items()):
-            first, passed = self._sent[rank], complete or self.moment > moment
-            if passed or any(entry[:2] == (moment, place) for entry in self._log[first:]):
-                numbers = self._log[first : first + _AT_ONCE]
+        for rank, (moment, place, n) in list(self._asked.items()):
+            if complete or self.moment > moment or self._read[place] > n:
+                numbers = self._log[self._sent[rank] :][:_AT_ONCE]
                 self._sent[rank] += len(numbers)
                 del self._asked[rank]
-                yield rank, {"numbers": numbers, "passed": passed and self._sent[rank] == len(self._log)}
+                rest = self._log[self._sent[rank] :][:1]
+                yield rank, {"numbers": numbers, "passed": not rest or rest[0][0] > moment}
 
 
 class AskedReadings(Moments):
-    """The numbers that another rank got from rank 0 since the last collective."""
-
-    def __init__(self) -> None:
-        self.clear()
+    """The numbers that another rank got from rank 0."""
 
     def clear(self) -> None:
-        """Forget the numbers: a collective is complete."""
-        self.moment = 0
-        self._numbers: defaultdict[tuple[int, str], deque[Any]] = defaultdict(deque)
+        """Implement Moments."""
+        super().clear()
+        self._numbers: dict[int, dict[tuple[str, int], list[Any]]] = {}  # by moment, place and count; one number each
 
-    def question(self, place: str) -> dict[str, Any]:
+    def advance(self) -> None:
+        """Come to the next step; forget the numbers of this one."""
+        self._numbers.pop(self.moment, None)
+        super().advance()
+
+    def question(self, place: str, n: int) -> dict[str, Any]:
         """Return the header that asks for a number of this moment."""
-        return {"what": "read", "moment": self.moment, "place": place}
+        return {"what": "read", "moment": self.moment, "place": place, "n": n}
 
     def take(self, answer: dict[str, Any]) -> None:
-        """Store an answer's numbers."""
-        for moment, place, number in answer["numbers"]:
-            self._numbers[moment, place].append(number)
+        """Store an answer's numbers, of this moment and later ones."""
+        for moment, place, n, number in answer["numbers"]:
+            if moment >= self.moment:
+                self._numbers.setdefault(moment, {})[place, n] = [number]
 
-    def at(self, place: str) -> deque[Any]:
-        """Return rank 0's numbers of this moment and place that were not used yet."""
-        return self._numbers[self.moment, place]
+    def pop(self, place: str, n: int) -> list[Any]:
+        """Return rank 0's n-th number of this moment and place, once; [] where it is not known."""
+        return self._numbers.get(self.moment, {}).pop((place, n), [])

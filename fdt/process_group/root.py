@@ -21,7 +21,7 @@ import numpy as np
 
 from fdt.errors import WorkerError
 from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
-from fdt.process_group.mismatch import OWN_NUMBERS, describe_mismatch, exited_by_itself, named
+from fdt.process_group.mismatch import describe_mismatch, exited_by_itself, named
 from fdt.process_group.peer import ADDRESS, Where
 from fdt.process_group.readings import Readings
 from fdt.process_group.streams import (
@@ -133,14 +133,14 @@ class RootGroup(Collectives):
 
     def rank_0_reads(self, place: str, number: Any) -> Any:
         """Implement ReplicaGroup."""
-        if self.size > 1 and not self._broken:
+        if self.size > 1:
             self._readings.add(place, number)
             self._receive_arrived(self._streams)
         return number
 
     def _receive_arrived(self, lines: Mapping[int, MessageStream]) -> None:
         """Receive what has arrived, for the calls that need it. A question is answered when its number is known."""
-        for rank, line in lines.items():
+        for rank, line in lines.items() if not self._broken else ():
             if rank not in self._pending and rank not in self.left and line.readable():
                 header, data = self._receive_any(rank, line, self._check)
                 if header["what"] == "read":
@@ -162,7 +162,7 @@ class RootGroup(Collectives):
         for rank, line in self._peers().items():
             header, _ = self._receive(rank, line, on_wait)
             if header["what"] != "end":
-                raise self._failed(describe_mismatch(rank, header, "rank 0 has ended the script"))
+                raise self._failed(rank, header, "rank 0 has ended the script")
             results.append(header["value"])
         return results
 
@@ -204,7 +204,7 @@ class RootGroup(Collectives):
             return None
         if header["what"] != wanted:
             mine = f"rank 0 calls {named(wanted, header['what'])} at {self._where()}"
-            raise self._failed(describe_mismatch(rank, header, mine, wanted))
+            raise self._failed(rank, header, mine, wanted)
         return data
 
     def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
@@ -293,8 +293,8 @@ class RootGroup(Collectives):
                 self._check()
         return {rank: line for rank, line in sorted(self._streams.items()) if rank not in self.left}
 
-    def _failed(self, message: str) -> WorkerError:
+    def _failed(self, rank: int, header: Header, mine: str, wanted: Sequence[Any] = ()) -> WorkerError:
         for line in self._streams.values():
             line.socket.close()
         self._broken = True
-        return WorkerError(message if self._serve is None else message + OWN_NUMBERS)
+        return WorkerError(describe_mismatch(rank, header, mine, wanted, asynchronous=self._serve is not None))

@@ -44,7 +44,8 @@ def check_directory(directory: Path, option: str) -> None:
     """Raise UserError for a directory in which, or in whose place, another user may have put something.
 
     That is one that all users can write to, and one that another user put, or a link to it, into such a directory.
-    The result stays true: in /tmp only its owner can exchange an entry. Raises OSError for a missing directory.
+    In /tmp only its owner can exchange an entry, so the result stays true, unless directories above belong to another
+    user. Raises OSError for a missing directory.
     """
     if directory.stat().st_mode & stat.S_IWOTH:
         raise UserError(f"{option} must not be writable to all users, who could put links there: {directory}")
@@ -53,8 +54,8 @@ def check_directory(directory: Path, option: str) -> None:
         user = each.lstat().st_uid
         if user not in (ROOT, os.geteuid()) and each.parent.stat().st_mode & stat.S_IWOTH:
             raise UserError(
-                f"{option} must not lead to or through what another user put into a directory of all users, "
-                f"such as /tmp. Received: {each}, of user {user}; name another directory"
+                f"{option} must not lead to what another user put into a directory of all users, such as /tmp. "
+                f"Received: {each}, of user {user}; name a directory of your own, which may be within it"
             )
 
 

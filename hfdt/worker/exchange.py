@@ -222,23 +222,28 @@ def _summed_by_index(whole: Any, own: Any) -> Any:
 
     `tf.nn.embedding_lookup_sparse` is one, so a Dense layer on sparse rows: alone each index has one row.
     """
-    if tf.executing_eagerly() or not _source(own.indices).startswith("Unique"):
+    if tf.executing_eagerly() or not _are_unique(own.indices):
         return whole
     indices, place = tf.unique(whole.indices)
     values = tf.math.unsorted_segment_sum(whole.values, place, tf.size(indices))
     return tf.IndexedSlices(values, indices, whole.dense_shape)
 
 
-def _source(tensor: Tensor) -> str:
-    """Return the type of the operation whose values a tensor has, also in another shape or type."""
+def _are_unique(indices: Tensor) -> bool:
+    """Return whether these are the unique values of a tensor, also in another shape or type, or in a function."""
+    calls: list[tuple[Any, Any]] = []
     while True:
-        op = tensor.op
+        op = indices.op
         if op.type in ("Reshape", "Identity", "Cast"):
-            tensor = op.inputs[0]
+            indices = op.inputs[0]
         elif op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            tensor = function_graph(op.graph, op.get_attr("f").name).outputs[tensor.value_index]
+            calls.append((op, function_graph(op.graph, op.get_attr("f").name)))
+            indices = calls[-1][1].outputs[indices.value_index]
+        elif op.type == "Placeholder" and calls:
+            call, graph = calls.pop()
+            indices = call.inputs[[t.op for t in graph.inputs].index(op)]
         else:
-            return str(op.type)
+            return op.type.startswith("Unique") and indices.value_index == 0 and indices.shape.rank == 1
 
 
 def decide_split(model: Any, rule: Any, terms: StepTerms, asked: AbstractSet[str]) -> tuple[bool, list[str]]:

@@ -57,7 +57,7 @@ class Outbox:
         while True:
             try:
                 return _prompt(Client((self._address, PORT), "AF_INET", authkey=self._key))
-            except OSError:  # the other peer does not listen yet
+            except (OSError, EOFError):  # the other peer does not listen yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)

@@ -221,7 +221,7 @@ class RoundRobinRank:
             exchange.move(1)
             return None
         if inner is not optimizer:
-            return apply(gradients, variables)  # calls this method for the inner one, unless a gradient overflows
+            return self._turns.as_one(lambda: apply(gradients, variables))  # calls this method for the inner one
         return self._exchanges.step(exchange, own, gradients, variables)
 
     def _at_apply(self, optimizer: Any) -> str:

@@ -112,6 +112,13 @@ class RoundRobin:
         """Count an update of this step, or of another's."""
         self.applied += 1
 
+    def as_one(self, update: Callable[[], Any]) -> Any:
+        """Call an update that is counted already, and counts others: a loss scale's."""
+        before = self.applied
+        output = update()
+        self.applied = before
+        return output
+
     def now(self) -> str:
         """Return the owner of the running step: "mine", "others", or "" if no step is taken in turn."""
         return self.calling or (self._whose if self._whose and self.running() else "")
@@ -256,6 +263,7 @@ class RoundRobin:
         output = run()
         if self.applied > before:
             self._applying.add(function)
+            self.applied = before + 1  # as its later calls, which are not traced
         elif function in self._applying:
             self.applied += 1
         return output

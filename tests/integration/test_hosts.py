@@ -341,6 +341,7 @@ def test_hosts_train_while_a_script_lists_them_or_they_have_joined(hosts, tmp_pa
     until(lambda: hosts.left() == [], 60, hosts.left)
 
 
+MOST_LOAD_S = 20.0  # that other load may add
 PROMISED_S, SLACK_S = 30.0, 2.0  # the promise; what a machine of two cores that runs all hosts may add, without load
 MODULES = {"hfdt": "hfdt.worker.process", "nfdt": "nfdt.worker.process"}
 LOST = {  # of a server also the error of a worker that finds the loss before the engine does
@@ -395,7 +396,7 @@ def test_a_host_that_is_cut_off_ends_runs_without_recovery_in_the_promised_time(
         for name, run in runs.items():
             code, said = run.ended(1)
             assert code == 1 and re.search(LOST[name], said), said
-        assert load_s is None or max(ended.values()) < PROMISED_S + SLACK_S + load_s, ended
+        assert max(ended.values()) < PROMISED_S + SLACK_S + min(MOST_LOAD_S, load_s or MOST_LOAD_S), ended
         until(lambda: hosts.left("host1", "host2") == [], what=lambda: hosts.left("host1", "host2"))
     until(lambda: hosts.left() == [], 60, hosts.left)
 

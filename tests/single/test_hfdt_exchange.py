@@ -12,7 +12,7 @@ from hfdt.collectives.inprocess import on_ranks
 from hfdt.exactness import batchnorm, losses
 from hfdt.worker import step_context as steps
 from hfdt.worker.compression import GradientCompression
-from hfdt.worker.exchange import StepGroup
+from hfdt.worker.exchange import StepGroup, _are_unique
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.step_context import StepContext, StepTerms
 
@@ -162,3 +162,32 @@ def test_a_rules_file_is_found_from_any_directory(tmp_path, monkeypatch):
     spelled = algorithms.spelled("mine.py(k=2)", {})
     monkeypatch.chdir("/")
     assert spelled == f"{tmp_path}/mine.py(k=2)" and algorithms.make(spelled)
+
+
+def test_indices_of_a_lookup_are_unique_only_where_they_are_the_unique_values():
+    table = tf.Variable(tf.ones([10, 2]))
+
+    @tf.function
+    def inner(ids):
+        return tf.nn.embedding_lookup(table, tf.unique(ids)[0])
+
+    lookups = {
+        "unique values": lambda ids: tf.nn.embedding_lookup(table, tf.unique(tf.reshape(ids, [-1]))[0]),
+        "in a function": inner,
+        "their places": lambda ids: tf.nn.embedding_lookup(table, tf.unique(ids)[1]),
+        "ids": lambda ids: tf.nn.embedding_lookup(table, ids),
+        "unique rows": lambda ids: tf.nn.embedding_lookup(
+            table, tf.raw_ops.UniqueV2(x=tf.reshape(ids, [2, 2]), axis=[0])[0]
+        ),
+    }
+    found = {}
+
+    @tf.function
+    def step(ids):
+        for name, lookup in lookups.items():
+            with tf.GradientTape() as tape:
+                rows = lookup(ids)
+            found[name] = _are_unique(tape.gradient(rows, table).indices)
+
+    step(tf.constant([1, 1, 2, 0]))
+    assert found == {name: name in ("unique values", "in a function") for name in lookups}

@@ -240,7 +240,8 @@ def test_a_daemon_is_started_once_mpiruns_ports_are_filtered(tmp_path):
     argv = [sys.executable, "-I", "-S", hosts_mpirun.__file__, "agent", f"{tmp_path}/s", "-x", "localhost"]
     for runs in (True, False):
         (tmp_path / "s").touch()
-        with subprocess.Popen([*argv, "touch", started]) as agent:
+        with subprocess.Popen([*argv, "touch", started]) as agent, contextlib.ExitStack() as ends:
+            ends.callback(agent.kill)
             until(lambda agent=agent: (tmp_path / f"agent-{agent.pid}").exists(), 300)
             assert not started.exists()
             if not runs:
@@ -255,7 +256,8 @@ def test_slurms_signal_does_not_end_the_agent_before_its_daemon(tmp_path):
     (tmp_path / "s").touch()
     kills = "kill -TERM $(cut -d' ' -f4 /proc/$PPID/stat); exit 3"  # the agent: the parent of the process around it
     argv = [sys.executable, "-I", "-S", hosts_mpirun.__file__, "agent", f"{tmp_path}/s", "-x", "localhost", kills]
-    with subprocess.Popen(argv) as agent:
+    with subprocess.Popen(argv) as agent, contextlib.ExitStack() as ends:
+        ends.callback(agent.kill)
         waits = tmp_path / f"agent-{agent.pid}"
         until(waits.exists, 300)
         waits.unlink()

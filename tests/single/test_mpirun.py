@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -120,24 +121,25 @@ def test_an_mpirun_that_hangs_has_said_why(tmp_path):
         assert (processes.exits(), processes.reason()) == ([], REASONS[MISSING])
 
 
-def test_the_ssh_and_the_directory_of_an_mpirun_that_is_killed_go_with_it(tmp_path, monkeypatch):
-    """mpirun gives its ssh a process group of its own, and hangs where a host is cut off."""
+def test_what_an_mpirun_that_is_killed_has_left_is_ended_and_removed(tmp_path, monkeypatch):
+    """mpirun gives its ssh a process group of its own, and hangs where a host is cut off. A wrapper starts it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    log = tmp_path / "mpirun.log"
-    ssh = "import os, signal; os.setpgid(0, 0); print(os.getpid(), flush=True); signal.pause()"
-    mpirun = f"""
-import signal, subprocess, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-subprocess.run([sys.executable, "-S", "-c", {ssh!r}])
-"""
-    hangs = spawn([sys.executable, "-S", "-c", mpirun], {}, log)
+    log, named = tmp_path / "mpirun.log", tmp_path / "mpirun"
+    named.symlink_to(sys.executable)
+    ssh = "import os, signal; os.setpgid(0, 0); print(os.getppid(), os.getpid(), flush=True); signal.pause()"
+    waits = "import signal, subprocess, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    mpirun = f"{waits}subprocess.run([{sys.executable!r}, '-S', '-c', {ssh!r}])"
+    wrapper = f"{waits}subprocess.run([{str(named)!r}, '-S', '-c', {mpirun!r}])"
+    hangs = spawn([sys.executable, "-S", "-c", wrapper], {}, log)
     processes = MpirunProcesses("worker", hangs, log, 0)
+    reports = Path(tempfile.mkdtemp(prefix=f"fdt-mpirun-{hangs.pid}-", dir="/tmp"))
     try:
-        pid = int(until(lambda: log.read_text().strip()))
-        for own in (hangs.pid, pid):
-            (tmp_path / f"ompi.{own}").mkdir()
-            (tmp_path / f"ompi.{own}" / "hwloc.sm").touch()
+        own, pid = (int(word) for word in until(lambda: log.read_text().split()))
+        for number in (own, pid):  # the second is another host's, which shares the directory
+            (tmp_path / f"ompi.{number}").mkdir()
+            (tmp_path / f"ompi.{number}" / "hwloc.sm").touch()
     finally:
         processes.stop(0.0)
     until(lambda: ProcessIdentity.of(pid) is None)
-    assert [*tmp_path.iterdir()] == [log]
+    assert sorted(tmp_path.iterdir()) == sorted([log, named, tmp_path / f"ompi.{pid}"])
+    assert not reports.exists()

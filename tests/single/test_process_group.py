@@ -389,6 +389,71 @@ def test_numbers_that_rank_0_reads_are_those_of_the_moment_and_place(meet):
     assert others == [(numbers, numbers)] * 2 and ended == ["ended"] * 2
 
 
+@pytest.mark.parametrize("steps", [1, 50_000])
+def test_rank_0_keeps_a_bounded_count_of_numbers(meet, steps):
+    read_all = threading.Event()
+
+    def read(process_group, sign):
+        numbers = []
+        for n in range(50_000):
+            if steps > 1 or n == 0:
+                process_group.next_moment()
+            numbers.append(process_group.rank_0_reads("loss", sign * (n + 1)))
+        return numbers
+
+    def host(process_group):
+        process_group.serve_by(lambda push: None)
+        read(process_group, 1)
+        kept = len(process_group._readings._log)
+        read_all.set()
+        return kept, process_group.end(lambda: None)
+
+    def peer(process_group):
+        assert read_all.wait(60)
+        numbers = read(process_group, -1)
+        kept = len(process_group._readings._numbers)
+        process_group.end("ended")
+        return numbers, kept
+
+    (kept, _), (numbers, kept_there) = meet(host, peer)
+    dropped = 50_000 - kept
+    assert 20_000 <= kept < 40_000 and kept_there == 1
+    assert numbers == [-n - 1 if n < dropped else n + 1 for n in range(50_000)]
+
+
+def test_a_rank_that_waits_gets_a_number_when_rank_0_reads_it_and_its_own_when_rank_0_has_passed(meet):
+    asked = threading.Event()
+
+    def host(process_group):
+        process_group.serve_by(lambda push: None)
+        process_group.barrier("all are there")
+        for number in (1, 2):
+            process_group.next_moment()
+            assert asked.wait(30)
+            asked.clear()
+            while not process_group._readings._asked:
+                process_group.pushes()
+            if number == 1:
+                process_group.rank_0_reads("loss", number)
+        process_group.next_moment()
+        process_group.pushes()
+        asked.wait(30)  # the other rank has gone on before any collective
+        return process_group.end(lambda: None)
+
+    def peer(process_group):
+        process_group.barrier("all are there")
+        numbers = []
+        for _ in range(2):
+            process_group.next_moment()
+            asked.set()
+            numbers.append(process_group.rank_0_reads("loss", -1))
+        asked.set()
+        process_group.end("ended")
+        return numbers
+
+    assert meet(host, peer) == [["ended"], [1, -1]]
+
+
 def test_a_rank_keeps_a_number_that_rank_0_does_not_read(meet):
     def host(process_group):
         process_group.serve_by(lambda push: None)
@@ -427,8 +492,10 @@ def test_rank_0_reads_on_behind_a_rank_that_has_left_or_pushes(meet):
         process_group.serve_by(serve)
         process_group.barrier("all are there")
         assert pushed.wait(30)
-        for n in range(20_000):
-            process_group.rank_0_reads("train.py:1" * 20, n)
+        n = 0
+        while not process_group._pending or n < 1000:  # the push is there, between two numbers
+            process_group.rank_0_reads("train.py:1", n)
+            n += 1
         for push in process_group.pushes():
             serve(push)
         process_group.barrier("behind")
@@ -441,9 +508,9 @@ def test_rank_0_reads_on_behind_a_rank_that_has_left_or_pushes(meet):
 
     def pushes(process_group):
         process_group.barrier("all are there")
-        threading.Timer(0.2, pushed.set).start()
+        pushed.set()
         process_group.push_pull(np.ones(3), {})
-        number = process_group.rank_0_reads("train.py:1" * 20, -1)
+        number = process_group.rank_0_reads("train.py:1", -1)
         process_group.barrier("behind")
         process_group.end("ended")
         return number

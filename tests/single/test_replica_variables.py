@@ -65,6 +65,19 @@ def test_a_step_is_counted_when_variables_are_assigned_again_after_a_gradient(up
     assert on_each(work) == [steps, steps]
 
 
+def test_a_handle_that_has_the_id_of_a_removed_ones_is_no_variable():
+    def work(rank, variables):
+        weight, other = tf.Variable(1.0), tf.Variable(1.0, trainable=False)
+        variables.made(weight)
+        variables._by_handle[id(other.handle)] = variables._by_handle.pop(id(weight.handle))  # as after its removal
+        for _ in range(3):
+            variables.begin_training()
+            variables.assigned([other.handle])
+        return variables.steps
+
+    assert on_each(work, size=1) == [0]
+
+
 def test_a_traced_function_that_computes_a_gradient_takes_it_with_each_call():
     def work(rank, variables):
         weight = tf.Variable(1.0)

@@ -107,7 +107,7 @@ def test_what_another_user_put_into_a_directory_of_all_users_is_not_used(tmp_pat
         with pytest.raises(UserError, match="another user put into a directory of all users.* of user 0"):
             prepared(directory)
     prepared(shared / "users" / "logs")
-    with pytest.raises(UserError, match="--run-dir must not lead to or through"):
+    with pytest.raises(UserError, match="--run-dir must not lead to what another user put"):
         RunDir.create(shared / "link", "hfdt", [], __file__, [])
-    with pytest.raises(UserError, match="--resume must not lead to or through"):
+    with pytest.raises(UserError, match="--resume must not lead to what another user put"):
         RunDir.open(shared / "link", "hfdt")

@@ -218,10 +218,7 @@ def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tens
 
 
 def _summed_by_index(whole: Any, own: Any) -> Any:
-    """Add rows of equal indices in `whole` where a lookup of a batch's unique indices made the rank's slices `own`.
-
-    `tf.nn.embedding_lookup_sparse` is one, so a Dense layer on sparse rows: alone each index has one row.
-    """
+    """Add rows of equal indices in `whole` where a lookup of unique indices (of sparse rows) made the slices `own`."""
     if tf.executing_eagerly() or not _are_unique(own.indices):
         return whole
     indices, place = tf.unique(whole.indices)
@@ -243,7 +240,7 @@ def _are_unique(indices: Tensor) -> bool:
             call, graph = calls.pop()
             indices = call.inputs[[t.op for t in graph.inputs].index(op)]
         else:
-            return op.type.startswith("Unique") and indices.value_index == 0 and indices.shape.rank == 1
+            return bool(op.type.startswith("Unique") and indices.value_index == 0 and indices.shape.rank == 1)
 
 
 def decide_split(model: Any, rule: Any, terms: StepTerms, asked: AbstractSet[str]) -> tuple[bool, list[str]]:

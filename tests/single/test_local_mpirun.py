@@ -6,6 +6,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -185,20 +186,27 @@ def test_over_hosts_mpirun_has_filters_where_the_user_asks_for_them(monkeypatch)
             mpirun.wrapper_of("mpirun", 2)
 
 
+NOT_PERMITTED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv.pop(1))
+from fdt.launch import hosts_mpirun, local_mpirun
 def not_permitted(*_):
     raise OSError("not permitted")
+local_mpirun.PortFilters = hosts_mpirun.PortFilters = not_permitted
+print(getattr(hosts_mpirun, sys.argv[1])(*sys.argv[2:]))
+"""
 
 
-def test_where_filters_are_asked_for_and_not_permitted_mpirun_ends(monkeypatch, capfd):
-    monkeypatch.setattr(os, "environ", dict(os.environ))  # they set variables, and handlers of signals
-    monkeypatch.setattr(local_mpirun.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(local_mpirun, "PortFilters", not_permitted)
-    monkeypatch.setattr(hosts_mpirun, "PortFilters", not_permitted)
-    waits = (sys.executable, "-I", "-S", "-c", f"{SERVER}input()")
-    for run in (lambda: hosts_mpirun.run_mpirun(*waits), lambda: hosts_mpirun.run_daemon(f"exec {shlex.join(waits)}")):
-        assert run() == -9
-        reason = mpirun.reason_in(capfd.readouterr().err)
-        assert reason == f"{local_mpirun.REFUSED}: not permitted"
+@pytest.mark.parametrize("run", ["run_mpirun", "run_daemon"])
+def test_where_filters_are_asked_for_and_not_permitted_mpirun_ends(run):
+    root = Path(local_mpirun.__file__).parents[2]
+    waits = (sys.executable, "-I", "-S", "-c", SERVER)
+    given = waits if run == "run_mpirun" else (f"exec {shlex.join(waits)}",)
+    argv = [sys.executable, "-I", "-S", "-c", NOT_PERMITTED, root, run, *given]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stdout.split()[-1:] == ["-9"], ended
+    assert mpirun.reason_in(ended.stderr) == f"{local_mpirun.REFUSED}: not permitted"
 
 
 def test_filters_that_cannot_be_updated_are_removed():

@@ -126,7 +126,7 @@ def until(found, seconds: float = READY_S, what: object = "a host did not come u
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs: a process that nobody waits for is a zombie."""
+    """Whether it runs. A process whose parent does not wait for it is a zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

@@ -37,6 +37,7 @@ POLLS_S = 0.002, 0.05, 0.5  # until mpirun listens, until START_S, and then unti
 START_S = 30.0
 STRANGER = "a process of another user connected to mpirun's port before it was filtered, so the run was ended"
 UNFILTERED = "mpirun's ports are not filtered, other users of this machine and of its network can reach them"
+FILTER_PORTS = "HFDT_FILTER_PORTS"  # "1": mpirun over hosts gets filters, and none runs without them
 REFUSED = "HFDT_FILTER_PORTS=1 needs a system that lets a process filter its child's ports, so the run was ended"
 _GETFD = 438  # the system call pidfd_getfd, by the same number on every architecture but Alpha
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
@@ -211,8 +212,18 @@ def run_filtered(
             print(f"{REFUSED if needed else UNFILTERED}: {error}", file=sys.stderr, flush=True)
     code = process.wait()
     if code == -signal.SIGKILL:
-        shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{process.pid}"), ignore_errors=True)
+        shutil.rmtree(directory_of(process.pid), ignore_errors=True)
     return code
+
+
+def directory_of(mpirun: int) -> Path:
+    """Return the directory that an mpirun with this process number removes at its end."""
+    return Path(tempfile.gettempdir(), f"ompi.{mpirun}")
+
+
+def filters_asked_for() -> bool:
+    """Return whether the user asks for filters, without which mpirun must not run."""
+    return os.environ.get(FILTER_PORTS, "0") not in ("", "0")
 
 
 def end_as(code: int) -> NoReturn:
@@ -226,8 +237,7 @@ def end_as(code: int) -> NoReturn:
 
 def main(*argv: str) -> None:
     """Run mpirun and end as it ends."""
-    needed = os.environ.get("HFDT_FILTER_PORTS", "0") not in ("", "0")
-    end_as(run_filtered(argv, int(argv[argv.index("-np") + 1]), needed=needed))
+    end_as(run_filtered(argv, int(argv[argv.index("-np") + 1]), needed=filters_asked_for()))
 
 
 if __name__ == "__main__":

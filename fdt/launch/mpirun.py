@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -32,7 +31,6 @@ _REASONS = (  # in lines outside of messages: of filters, ssh, an Open MPI compo
     re.compile(r".*\*\*\* (An error occurred.+)"),
 )
 REASON_CHARACTERS = 400
-FILTER_PORTS = "HFDT_FILTER_PORTS"  # "1": mpirun over hosts gets filters
 OPEN_MPI = 5
 _STARTS_DAEMONS = re.compile(r"_MCA_plm$|_MCA_(plm|pls|prte)_[rs]sh_(agent|args)$|_routed_radix$")
 
@@ -102,7 +100,7 @@ def wrapper_of(mpirun: str, hosts: int) -> Sequence[str]:
     """
     if not hosts:
         return sys.executable, "-I", "-S", local_mpirun.__file__
-    if os.environ.get(FILTER_PORTS, "0") in ("", "0"):
+    if not local_mpirun.filters_asked_for():
         return ()
     taken = next(filter(_STARTS_DAEMONS.search, os.environ), None)
     own = (sys.executable, "-I", "-S", hosts_mpirun.__file__)
@@ -118,7 +116,7 @@ def wrapper_of(mpirun: str, hosts: int) -> Sequence[str]:
         obstacle = f"at most {hosts_mpirun.MOST_HOSTS} hosts. Received: {hosts}"
     else:
         return own
-    raise UserError(f"{FILTER_PORTS}=1 needs {obstacle}")
+    raise UserError(f"{local_mpirun.FILTER_PORTS}=1 needs {obstacle}")
 
 
 def log_name(role: str) -> str:
@@ -175,8 +173,7 @@ def _clear_killed(leader: int, mpiruns: Iterable[int]) -> None:
     for pid in _session(leader):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-    left = [Path(tempfile.gettempdir(), f"ompi.{pid}") for pid in mpiruns]
-    for directory in (*left, *Path("/tmp").glob(f"{hosts_mpirun.PREFIX}{leader}-*")):
+    for directory in (*map(local_mpirun.directory_of, mpiruns), *Path("/tmp").glob(f"{hosts_mpirun.PREFIX}{leader}-*")):
         shutil.rmtree(directory, ignore_errors=True)
 
 

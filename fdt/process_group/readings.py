@@ -63,11 +63,11 @@ class Readings(Moments):
         """Yield the answers that can be given now. `complete`: rank 0 is at a collective."""
         for rank, (moment, place, n) in list(self._asked.items()):
             if complete or self.moment > moment or self._read[place] > n:
-                numbers = self._log[self._sent[rank] :][:_AT_ONCE]
-                self._sent[rank] += len(numbers)
+                first, end = self._sent[rank], self._sent[rank] + _AT_ONCE
+                self._sent[rank] = min(end, len(self._log))
                 del self._asked[rank]
-                rest = self._log[self._sent[rank] :][:1]
-                yield rank, {"numbers": numbers, "passed": not rest or rest[0][0] > moment}
+                passed = end >= len(self._log) or self._log[end][0] > moment
+                yield rank, {"numbers": self._log[first:end], "passed": passed}
 
 
 class AskedReadings(Moments):

@@ -167,10 +167,10 @@ def test_over_hosts_mpirun_has_filters_where_the_user_asks_for_them(monkeypatch)
     monkeypatch.setattr(mpirun, "_version", lambda _: version[0])
     for name in filter(mpirun._STARTS_DAEMONS.search, list(os.environ)):
         monkeypatch.delenv(name)
-    monkeypatch.delenv(mpirun.FILTER_PORTS, raising=False)
+    monkeypatch.delenv(local_mpirun.FILTER_PORTS, raising=False)
     assert local_mpirun.__file__ in mpirun.wrapper_of("mpirun", 0)
     assert mpirun.wrapper_of("mpirun", 2) == ()
-    monkeypatch.setenv(mpirun.FILTER_PORTS, "1")
+    monkeypatch.setenv(local_mpirun.FILTER_PORTS, "1")
     for name in ("SLURM_JOB_ID", "PBS_JOBID"):
         monkeypatch.setenv(name, "7")
     assert hosts_mpirun.__file__ in mpirun.wrapper_of("mpirun", 2)

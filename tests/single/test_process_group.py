@@ -479,7 +479,7 @@ def test_a_rank_keeps_a_number_that_rank_0_does_not_read(meet):
 
 @pytest.mark.timeout(60)
 def test_rank_0_reads_on_behind_a_rank_that_has_left_or_pushes(meet):
-    """Nobody takes the numbers of a rank that has left; a push that comes between two numbers is kept for its call."""
+    """A rank that has left takes no numbers; a push that comes between two numbers is kept for its call."""
     pushed = threading.Event()
 
     def host(process_group):

@@ -108,6 +108,13 @@ for number, batch in enumerate(dataset):
     step(batch)
     count(number + 1)
 """
+GRADIENTS_OF = """
+@tf.function
+def gradients_of(batch):
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    return loss, tape.gradient(loss, [weight, bias])
+"""
 LOOPS = {
     "enumerated": "for number, batch in enumerate(dataset):" + INLINE,
     "slices": "for number in range(6):\n    batch = x[4 * number:4 * number + 4]" + INLINE,
@@ -125,13 +132,7 @@ class Trainer:
             count(self.steps)
 Trainer().train()
 """,
-    "gradients": """
-@tf.function
-def gradients_of(batch):
-    with tf.GradientTape() as tape:
-        loss = loss_of(batch)
-    return loss, tape.gradient(loss, [weight, bias])
-for number, batch in enumerate(dataset):
+    "gradients": f"""{GRADIENTS_OF}for number, batch in enumerate(dataset):
     loss, gradients = gradients_of(batch)
     optimizer.apply_gradients(zip(gradients, [weight, bias]))
     mean.update_state(batch)
@@ -286,13 +287,7 @@ for number, batch in enumerate(dataset):
     optimizer.apply_gradients(zip(gradients, [weight, bias]))
     {READ}
 """,
-    "gradients": f"""
-@tf.function
-def gradients_of(batch):
-    with tf.GradientTape() as tape:
-        loss = loss_of(batch)
-    return loss, tape.gradient(loss, [weight, bias])
-for number, batch in enumerate(dataset):
+    "gradients": f"""{GRADIENTS_OF}for number, batch in enumerate(dataset):
     loss, gradients = gradients_of(batch)
     {GUARD}
     optimizer.apply_gradients(zip(gradients, [weight, bias]))

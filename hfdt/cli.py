@@ -171,7 +171,7 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         where = chosen_hosts(given), given["emulate"]
-        return replicas.run(request, script, script_args, given["seed"], options, "hfdt.replica", *where)
+        return replicas.run(request, script_args, given["seed"], options, "hfdt.replica", *where)
     settings, engine = engine_of(given)
     early = bool(given["emulate"] or is_elastic(given) or names_hosts(given))  # a host may not answer
     with starting_over(NAME, given) as possible:

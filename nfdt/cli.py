@@ -194,7 +194,7 @@ def run_command(script: str, script_args: list[str], **given: Any) -> int:
             numpy_applier.checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         hosts = chosen_hosts(given)
-        return replicas.run(request, script, script_args, given["seed"], options, "nfdt.replica", hosts)
+        return replicas.run(request, script_args, given["seed"], options, "nfdt.replica", hosts)
 
     environment = dict(os.environ)
     settings, engine = engine_of(given)

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ from fdt.cli.run import run_replicas
 from fdt.errors import UsageError
 
 if TYPE_CHECKING:  # not needed by scripts that train by fit
+    from client_shim.replica.rank import ReplicatedScript
     from fdt.launch.hosts import Host
     from fdt.process_group.root import RootGroup
     from fdt.report import Reporters
@@ -61,7 +63,6 @@ def wanted(
 
 def run(
     request: RunRequest,
-    script: str,
     script_args: Sequence[str],
     seed: int | None,
     options: Mapping[str, str],
@@ -73,7 +74,6 @@ def run(
 
     Args:
         request: The options of the command line.
-        script: Path of the user's Python file.
         script_args: Arguments of the script.
         seed: The run's seed; None: a random one.
         options: Options for the ranks.
@@ -88,6 +88,7 @@ def run(
         UsageError: `--server` was given, or the cluster cannot be emulated.
     """
     from client_shim.replica import run as running
+    from client_shim.replica.rank import ReplicatedScript
 
     if request.server:
         raise UsageError(WITH_SERVER)
@@ -95,6 +96,8 @@ def run(
         return detach.start(request)
     running.settle_hashing()
     size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate)
+    chosen = secrets.randbits(127) if seed is None else seed  # the script's `secrets` are derived from it
+    script = ReplicatedScript(request.script, script_args, chosen, options, package)
 
     def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
         def end(number: int) -> None:
@@ -102,19 +105,15 @@ def run(
                 shutil.rmtree(run_dir, ignore_errors=True)
             os._exit(128 + number)
 
-        with (
-            preemptible(None),
-            ended_when_stuck(end),
-            ranks(package, script, script_args, run_dir=run_dir, seed=seed, options=options) as (process_group, chosen),
-        ):
-            return running.run(script, script_args, process_group, chosen, package, options, reporters)
+        with preemptible(None), ended_when_stuck(end), ranks(script, run_dir) as process_group:
+            return running.run(script, process_group, reporters)
 
     return run_replicas(request, size, as_rank_0)
 
 
 def _ranks(
     asked: int, hosts: "Sequence[Host]", emulate: Path | None
-) -> "tuple[int, Callable[..., AbstractContextManager[tuple[RootGroup, int]]]]":
+) -> "tuple[int, Callable[[ReplicatedScript, Path], AbstractContextManager[RootGroup]]]":
     """Return the number of ranks, and the function that starts the others where they belong."""
     from client_shim.replica import emulated_ranks, remote_ranks
     from client_shim.replica import run as running

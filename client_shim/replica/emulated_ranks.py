@@ -9,13 +9,12 @@ import ctypes
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from client_shim.replica.rank import RankConfig, absolute
+from client_shim.replica.rank import ReplicatedScript
 from client_shim.replica.remote_ranks import ROLE, SCRATCH, group_of
-from client_shim.replica.run import chosen
-from fdt.environment import bound_to_share, thread_variables
+from fdt.environment import thread_variables
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, host_on
 from fdt.launch.placement import run_identity
 from fdt.network import Cluster
@@ -27,27 +26,10 @@ _CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 
 @contextlib.contextmanager
-def host(
-    package: str,
-    script: str,
-    script_args: Sequence[str],
-    cluster: Cluster,
-    run_dir: Path,
-    seed: int | None,
-    options: Mapping[str, str],
-) -> Iterator[tuple[RootGroup, int]]:
-    """Start the other ranks, one on each further worker's host, and yield rank 0's process group and the run's seed.
+def host(script: ReplicatedScript, run_dir: Path, cluster: Cluster) -> Iterator[RootGroup]:
+    """Start the other ranks, one on each further worker's host of `cluster`, and yield rank 0's process group.
 
     The counterpart of client_shim.replica.run.host.
-
-    Args:
-        package: The engine's package of replicated scripts (command.py).
-        script: Path of the user's Python file.
-        script_args: Arguments of the script.
-        cluster: The hosts and their links.
-        run_dir: Directory of the run's logs.
-        seed: The run's seed; None: a random one.
-        options: Options for the ranks.
 
     Raises:
         UsageError: The cluster cannot be emulated.
@@ -55,16 +37,15 @@ def host(
     """
     size, identity, mine = len(cluster.workers), run_identity(), host_on(cluster, 0)
     os.environ.update(thread_variables(size))  # the hosts share this machine's cores
-    task = RankConfig("", "", 0, size, chosen(seed), options, absolute(script), script, list(script_args))
-    with contextlib.ExitStack() as stack:
-        network = stack.enter_context(contextlib.closing(EmulatedNetwork(topology_of(cluster))))
-        launcher = stack.enter_context(_launcher(cluster, network, run_dir))
-        listening_on = entered(network, mine)
-        made = stack.enter_context(
-            group_of(task, package, identity, mine.address, launcher, lambda rank: _log(run_dir, rank), listening_on)
-        )
-        stack.enter_context(bound_to_share(0, size if options.get("bind_to") == "cores" else 1))
-        yield made, task.seed
+    with (
+        contextlib.closing(EmulatedNetwork(topology_of(cluster))) as network,
+        _launcher(cluster, network, run_dir) as launcher,
+        group_of(
+            script, size, identity, mine.address, launcher, lambda rank: _log(run_dir, rank), entered(network, mine)
+        ) as made,
+        script.bound(size),
+    ):
+        yield made
 
 
 @contextlib.contextmanager

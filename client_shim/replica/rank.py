@@ -18,6 +18,7 @@ from client_shim.replica.rewriting import rewritten
 from client_shim.replica.skippable_regions import RegionHooks
 from client_shim.script import Rewrite
 from fdt.cli import module_of
+from fdt.environment import bound_to_share
 from fdt.process_group import ReplicaGroup
 from fdt.report import Reporters
 
@@ -56,11 +57,6 @@ ShowLine = Callable[[str], None]  # shows the user one line
 ASYNCHRONOUS = "asynchronous"  # ranks are at different steps, so each reads its own clock
 
 
-def absolute(script: str) -> str:
-    """Return the script's absolute path, or "-m package.module" as it is."""
-    return os.path.abspath(script) if module_of(script) is None else script
-
-
 @dataclass(frozen=True)
 class RankConfig:
     """The configuration of a rank other than 0."""
@@ -80,6 +76,34 @@ class RankConfig:
     def take(cls) -> "RankConfig":
         """Return the configuration of this process and remove it from the environment."""
         return cls(**json.loads(os.environ.pop(VARIABLE)))
+
+
+@dataclass(frozen=True)
+class ReplicatedScript:
+    """A script that every rank runs.
+
+    Attributes:
+        path: Path of the user's Python file, or "-m package.module".
+        args: Arguments of the script.
+        seed: The run's seed.
+        options: Options for the ranks.
+        package: The engine's package of replicated scripts, whose `make_rank` makes the rank of a process.
+    """
+
+    path: str
+    args: Sequence[str]
+    seed: int
+    options: Mapping[str, str]
+    package: str
+
+    def config(self, size: int) -> RankConfig:
+        """Return what the configurations of all `size` ranks have in common."""
+        path = os.path.abspath(self.path) if module_of(self.path) is None else self.path
+        return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args))
+
+    def bound(self, size: int) -> contextlib.AbstractContextManager[None]:
+        """Within the context, rank 0 of `size` keeps to its share of the cores, if the options bind ranks to cores."""
+        return bound_to_share(0, size if self.options.get("bind_to") == "cores" else 1)
 
 
 class InstalledRank:

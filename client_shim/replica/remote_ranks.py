@@ -17,19 +17,18 @@ from pathlib import Path
 
 from client_shim.replica import remote_code
 from client_shim.replica.bootstrap import BootstrapListener, Message, connect
-from client_shim.replica.rank import RankConfig, absolute
-from client_shim.replica.run import chosen, process_group_of
+from client_shim.replica.rank import RankConfig, ReplicatedScript
+from client_shim.replica.run import process_group_of
 from client_shim.replica.scratch import real_paths
 from fdt import environment
 from fdt.environment import thread_variables
 from fdt.errors import UserError, WorkerError
-from fdt.launch import Launcher, Processes
-from fdt.launch import Task as Launched
+from fdt.launch import Launcher, Processes, Task
 from fdt.launch.hosts import Host, allot, is_here
 from fdt.launch.mpirun import log_name
 from fdt.launch.placement import place
 from fdt.process_group.peer import EXIT_ROOT_LOST
-from fdt.process_group.root import RootGroup as Meeting
+from fdt.process_group.root import RootGroup
 from fdt.process_group.streams import MessageStream
 from fdt.security import auth, is_private
 from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, new_token
@@ -52,70 +51,53 @@ def ranks_by_host(hosts: Sequence[Host], size: int) -> list[Host]:
 
 
 @contextlib.contextmanager
-def host(
-    package: str,
-    script: str,
-    script_args: Sequence[str],
-    others: Sequence[Host],
-    run_dir: Path,
-    seed: int | None,
-    options: Mapping[str, str],
-) -> Iterator[tuple[Meeting, int]]:
-    """Start the other ranks on `others` and yield rank 0's process group and the run's seed.
+def host(script: ReplicatedScript, run_dir: Path, others: Sequence[Host]) -> Iterator[RootGroup]:
+    """Start the other ranks on the slots of `others` and yield rank 0's process group.
 
     The counterpart of client_shim.replica.run.host for several hosts. Raises UserError unless the hosts are ready.
-
-    Args:
-        package: The engine's package of replicated scripts (command.py).
-        script: Path of the user's Python file.
-        script_args: Arguments of the script.
-        others: The hosts of the other ranks, with their slots.
-        run_dir: Directory of the run's logs.
-        seed: The run's seed; None: a random one.
-        options: Options for the ranks.
     """
     count = sum(each.slots for each in others)
     placement = place(others, count)
     os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
-    options = {name: value for name, value in options.items() if name != "bind_to"}  # a host may run other ranks too
-    task = RankConfig("", "", 0, count + 1, chosen(seed), options, absolute(script), script, list(script_args))
-    launcher = placement.workers(run_dir, count)
+    options = {name: value for name, value in script.options.items() if name != "bind_to"}  # a host may run others too
+    script, launcher = replace(script, options=options), placement.workers(run_dir, count)
     with group_of(
-        task, package, placement.identity, "0.0.0.0", launcher, lambda rank: run_dir / log_name(ROLE)
+        script, count + 1, placement.identity, "0.0.0.0", launcher, lambda rank: run_dir / log_name(ROLE)
     ) as made:
-        yield made, task.seed
+        yield made
 
 
 @contextlib.contextmanager
 def group_of(
-    task: RankConfig,
-    package: str,
+    script: ReplicatedScript,
+    size: int,
     identity: TlsIdentity,
     address: str,
     launcher: Launcher,
     log_of: Callable[[int | None], Path],
     listening_on: contextlib.AbstractContextManager[None] = contextlib.nullcontext(),  # noqa: B008  # has no state
-) -> Iterator[Meeting]:
+) -> Iterator[RootGroup]:
     """Yield rank 0's process group. The other ranks connect to its bootstrap listener.
 
     Args:
-        task: What the configurations of all ranks have in common.
-        package: The engine's package of replicated scripts (command.py).
+        script: The script that all ranks run.
+        size: The number of ranks.
         identity: The run's certificate, key and authority.
         address: This host's address for the other ranks; the launcher replaces 0.0.0.0.
         launcher: Starts the other ranks.
         log_of: As in RemoteRanks.
         listening_on: Within, a listening socket is on the host that has this address.
     """
-    token, files, folder = new_token(), remote_code.collect(task.name), str(remote_code.folder_shown(task.name))
+    token, files, folder = new_token(), remote_code.collect(script.path), str(remote_code.folder_shown(script.path))
+    task = script.config(size)
     with listening_on:
         listener = BootstrapListener(
-            task.size, identity, token, lambda rank: _task_message(replace(task, rank=rank), files, folder)
+            size, identity, token, lambda rank: _task_message(replace(task, rank=rank), files, folder)
         )
     env = {ENGINE_VARIABLE: f"{address}:{listener.port}", TOKEN_VARIABLE: token, auth.TLS_VARIABLE: identity.dumps()}
     env |= {**environment.variables(), "MPLBACKEND": "Agg"}
-    launched = Launched(ROLE, (sys.executable, "-m", "client_shim.replica.follow", package), task.size - 1, env)
-    with process_group_of(task.size, lambda _: RemoteRanks(launcher.start(launched), log_of), listener) as made:
+    launched = Task(ROLE, (sys.executable, "-m", "client_shim.replica.follow", script.package), size - 1, env)
+    with process_group_of(size, lambda _: RemoteRanks(launcher.start(launched), log_of), listener) as made:
         yield made
 
 

@@ -3,23 +3,29 @@
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, RankConfig, absolute, reported_steps
+from client_shim.replica.rank import (
+    ASYNCHRONOUS,
+    VARIABLE,
+    InstalledRank,
+    RankConfig,
+    ReplicatedScript,
+    reported_steps,
+)
 from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
-from fdt.environment import bound_to_share, thread_variables
+from fdt.environment import thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch import describe, spawn, stop_all
 from fdt.process_group.root import RemotePeers, RootGroup
@@ -72,44 +78,23 @@ class OtherRanks(Protocol):
 
 
 @contextlib.contextmanager
-def host(
-    package: str,
-    script: str,
-    script_args: Sequence[str],
-    size: int,
-    run_dir: Path,
-    seed: int | None,
-    options: Mapping[str, str],
-) -> Iterator[tuple[RootGroup, int]]:
-    """Start the other ranks on this host and yield rank 0's process group and the run's seed.
+def host(script: ReplicatedScript, run_dir: Path, size: int) -> Iterator[RootGroup]:
+    """Start the other of `size` ranks on this host, with logs in `run_dir`, and yield rank 0's process group.
 
     At the end the other ranks are ended and their scratch folders removed.
-
-    Args:
-        package: The engine's package of replicated scripts (command.py).
-        script: Path of the user's Python file.
-        script_args: Arguments of the script.
-        size: The number of ranks.
-        run_dir: Directory of the run's logs.
-        seed: The run's seed; None: a random one.
-        options: Options for the ranks.
     """
     # counts all cores: rank 0 is bound to its own after the others are started
     os.environ.update(thread_variables(size))
-    seed = chosen(seed)
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
     def start(directory: Path) -> LocalRanks:
-        common = size, seed, options, absolute(script), script, list(script_args), os.getpid()
-        tasks = [RankConfig(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
-        return LocalRanks(package, tasks, run_dir)
+        common = replace(script.config(size), directory=str(directory), parent=os.getpid())
+        tasks = [replace(common, scratch=str(scratch / str(rank)), rank=rank) for rank in range(1, size)]
+        return LocalRanks(script.package, tasks, run_dir)
 
     try:
-        with (
-            process_group_of(size, start) as process_group,
-            bound_to_share(0, size if options.get("bind_to") == "cores" else 1),
-        ):
-            yield process_group, seed
+        with process_group_of(size, start) as process_group, script.bound(size):
+            yield process_group
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -140,30 +125,8 @@ def process_group_of(
             store.close()
 
 
-def chosen(seed: int | None) -> int:
-    """Return the run's seed: `seed`, or an unpredictable one, because the script's `secrets` are derived from it."""
-    return secrets.randbits(127) if seed is None else seed
-
-
-def run(
-    script: str,
-    script_args: Sequence[str],
-    process_group: RootGroup,
-    seed: int,
-    package: str,
-    options: Mapping[str, str],
-    reporters: Reporters,
-) -> int:
-    """Run the script as rank 0.
-
-    Args:
-        script: Path of the user's Python file.
-        script_args: Arguments of the script.
-        process_group: The process group, of which this process is the root.
-        seed: The run's seed.
-        package: The engine's package of replicated scripts (command.py).
-        options: Options for the ranks.
-        reporters: Receives progress, notes and the summary.
+def run(script: ReplicatedScript, process_group: RootGroup, reporters: Reporters) -> int:
+    """Run the script as rank 0, the root of `process_group`.
 
     Returns:
         The script's exit code.
@@ -171,20 +134,21 @@ def run(
     Raises:
         WorkerError: A rank was lost, or ranks did not call the same collectives.
     """
-    part, started = InstalledRank(options, reporters.note), time.monotonic()
+    part, started = InstalledRank(script.options, reporters.note), time.monotonic()
+    asynchronous = ASYNCHRONOUS in script.options
     with (
         reported_steps(part.steps, reporters),
-        agreed(process_group, seed, clocks=ASYNCHRONOUS not in options),
-        part.installed(package, process_group, options),
+        agreed(process_group, script.seed, clocks=not asynchronous),
+        part.installed(script.package, process_group, script.options),
     ):
         with recorded(agrees=True):
-            code = run_script(script, script_args, rewrite=part.rewrite)
+            code = run_script(script.path, script.args, rewrite=part.rewrite)
         if not wait_for_end(code):
             return code
         if part.rank is not None:
             part.rank.end()
     counts = [dict(part.counts()), *process_group.end(_patience())]
-    _report(counts, time.monotonic() - started, reporters, asynchronous=ASYNCHRONOUS in options)
+    _report(counts, time.monotonic() - started, reporters, asynchronous=asynchronous)
     return code
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from client_shim.replica import command, follow, run
-from client_shim.replica.rank import VARIABLE, RankConfig
+from client_shim.replica.rank import VARIABLE, RankConfig, ReplicatedScript
 from fdt.environment import bound_to_share
 from hfdt.cli import main as hfdt
 
@@ -21,7 +21,7 @@ BOUND = {"bind_to": "cores"}
 def test_the_command_asks_for_it(given, chosen, tmp_path, monkeypatch):
     script, asked = tmp_path / "tape.py", []
     script.write_text("optimizer.apply_gradients(zip(gradients, variables))")
-    monkeypatch.setattr(command, "run", lambda request, script, words, seed, options, *rest: asked.append(options) or 0)
+    monkeypatch.setattr(command, "run", lambda request, words, seed, options, *rest: asked.append(options) or 0)
     assert CliRunner().invoke(hfdt, ["run", *given, str(script)]).exit_code == 0
     assert asked == [{"bind_to": chosen}]
 
@@ -36,7 +36,7 @@ def test_rank_0_is_bound_once_the_others_are_started(options, cores, tmp_path, m
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: mine.append(set(cpus)))
     monkeypatch.setattr("fdt.environment._place", lambda cpu: (0, cpu, cpu))
     monkeypatch.setattr(run, "LocalRanks", lambda *_: at_start.append(mine[-1]) or NoFollowers())
-    with run.host("nobody", "x.py", [], 2, tmp_path, 0, options):
+    with run.host(ReplicatedScript("x.py", [], 0, options, "nobody"), tmp_path, 2):
         assert mine[-1] == cores
     assert at_start == [{2, 3, 4, 5}]
     assert mine[-1] == {2, 3, 4, 5}

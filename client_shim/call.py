@@ -45,6 +45,11 @@ class FitCall:
         bound.apply_defaults()
         return cls(original, model, dict(list(bound.arguments.items())[1:]), flavor_of(model))
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """The steps that `fit` was given for an epoch; 0 for the whole data (None, or tf_keras's -1)."""
+        return max(self.arguments["steps_per_epoch"] or 0, 0)
+
     def local(self) -> Any:
         """Run Keras's own `fit` in this process."""
         return self.original(self.model, **self.arguments)

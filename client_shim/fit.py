@@ -94,9 +94,9 @@ def _with_orders_owed(call: FitCall, captured: Captured, history: Any) -> Any:
         from client_shim.capture import orders
         from fdt.data import iterators_of_fit
 
-        steps, first = (max(call.arguments[name] or 0, 0) for name in ("steps_per_epoch", "initial_epoch"))
-        epochs = history.epoch[-1] + 1 - first
-        orders.owe(call.arguments["x"], iterators_of_fit(captured.train, steps, epochs, call.flavor.name))
+        epochs = history.epoch[-1] + 1 - max(call.arguments["initial_epoch"] or 0, 0)
+        made = iterators_of_fit(captured.train, call.steps_per_epoch, epochs, call.flavor.name)
+        orders.owe(call.arguments["x"], made)
     return history
 
 

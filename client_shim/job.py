@@ -2,11 +2,12 @@
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall
 from client_shim.callbacks import watches_tests
-from client_shim.capture.data import Captured, capture_data
+from client_shim.capture.data import Captured, FitData, capture_data
 from client_shim.state import ScriptRun
 from fdt.job import FeedData, FitArguments, JobSpec, Program, State
 from fdt.trainable import Trainable
@@ -30,25 +31,8 @@ def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     )
 
 
-# Arguments of fit that describe the data; the last three are tf_keras's.
-_DATA = (
-    "x",
-    "y",
-    "sample_weight",
-    "batch_size",
-    "steps_per_epoch",
-    "class_weight",
-    "validation_data",
-    "validation_split",
-    "validation_batch_size",
-    "validation_steps",
-    "shuffle",
-    "epochs",
-    "initial_epoch",
-    "workers",
-    "use_multiprocessing",
-    "max_queue_size",
-)
+_VALIDATION = {"validation_data", "validation_split", "validation_batch_size", "validation_steps"}
+_DATA = {each.name for each in fields(FitData)} | _VALIDATION  # the arguments of `fit` that describe its data
 
 
 def make_job(
@@ -92,7 +76,7 @@ def _fit_arguments(call: FitCall, captured: Captured, initial_epoch: int) -> Fit
         epochs=arguments["epochs"],
         initial_epoch=initial_epoch,
         shuffle=bool(arguments["shuffle"]),
-        steps_per_epoch=max(arguments["steps_per_epoch"] or 0, 0),
+        steps_per_epoch=call.steps_per_epoch,
         validation_batch_size=arguments["validation_batch_size"] or arguments["batch_size"] or 0,
         validation_steps=arguments["validation_steps"] or 0,
         batch_hooks=call.hooks,
@@ -103,8 +87,7 @@ def _first_epoch(call: FitCall, captured: Captured, fit_checkpoints: "FitCheckpo
     """Return the epoch from which data sources count passes over the data.
 
     This is `initial_epoch`, or for data that the client draws, the epoch at which training resumes. It is at most the
-    last
-    epoch: ranks read one batch before they begin, and there would be none if no epoch were left.
+    last epoch: ranks read one batch before they begin, and there would be none if no epoch were left.
     """
     if fit_checkpoints is not None and isinstance(captured.train, FeedData):
         return min(fit_checkpoints.first, int(call.arguments["epochs"]) - 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from client_shim.call import FitCall
 from client_shim.capture import arrays, feeds
-from client_shim.capture.data import Captured, unpacked
+from client_shim.capture.data import Captured, FitData, unpacked
 from client_shim.resume import randomness
 from fdt.signals import released
 
@@ -42,10 +42,8 @@ class ClientValidation:
             given = {name: arguments[name] for name in _QUEUES if name in arguments}
             size = arguments["validation_batch_size"] or arguments["batch_size"]
             steps = arguments["validation_steps"]
-            self._plan = feeds.plan(
-                self._call.flavor.name,
-                feeds.FeedArguments(x, y, sample_weight, size, steps, shuffle=False, model=self._call.model, **given),
-            )
+            data = FitData(x, y, sample_weight, size, steps, shuffle=False, model=self._call.model, **given)
+            self._plan = feeds.plan(self._call.flavor.name, data)
             self._draw_missed()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:

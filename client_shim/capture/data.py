@@ -75,15 +75,25 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class _Side:
-    """The training or the validation half of `fit`'s arguments."""
+class FitData:
+    """The arguments of `fit` for its training data, or the same for its validation data.
+
+    Those from `shuffle` on are for batches that only the client can draw; the last four are tf_keras's.
+    """
 
     x: Any
     y: Any = None
     sample_weight: Any = None
     batch_size: int | None = None
-    steps: int | None = None
+    steps_per_epoch: int | None = None
     class_weight: dict[int, float] | None = None
+    shuffle: Any = True
+    epochs: int = 1
+    initial_epoch: int = 0
+    workers: int = 1
+    use_multiprocessing: bool = False
+    max_queue_size: int = 10
+    model: Any = None
 
 
 class _CapturedSide(NamedTuple):
@@ -99,8 +109,6 @@ def capture_data(
     y: Any = None,
     sample_weight: Any = None,
     *,
-    batch_size: int | None = None,
-    steps_per_epoch: int | None = None,
     class_weight: Mapping[int, float] | None = None,
     validation_data: Any = None,
     validation_split: float = 0.0,
@@ -108,7 +116,7 @@ def capture_data(
     validation_steps: int | None = None,
     validate_remotely: bool = True,
     divide: bool = False,
-    **loop: Any,
+    **training: Any,
 ) -> Captured:
     """Put the data of a `fit` where workers can read them.
 
@@ -118,8 +126,6 @@ def capture_data(
         x: `fit`'s x: arrays, a tf.data.Dataset, or another source that Keras accepts.
         y: Targets; None where x contains them.
         sample_weight: Sample weights, or None.
-        batch_size: Rows of a batch, or None.
-        steps_per_epoch: Steps of an epoch, or None.
         class_weight: Weights by class. Keras's own functions fold them into the sample weights, so workers receive
             none.
         validation_data: `fit`'s validation_data.
@@ -128,8 +134,7 @@ def capture_data(
         validation_steps: Steps of a validation, or None.
         validate_remotely: Whether workers validate; otherwise the validation data stay in the client.
         divide: Whether ranks need slices of batches, so that each may map only its own rows.
-        **loop: Arguments of `fit` for batches that only the client can draw (shuffle, epochs, initial_epoch; tf_keras:
-            workers, use_multiprocessing, max_queue_size, model).
+        **training: Further arguments of `fit` that FitData has.
 
     Returns:
         The captured data, with the references of the blobs that hold them.
@@ -141,34 +146,38 @@ def capture_data(
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = arrays.split(flavor, (x, y, sample_weight), validation_split)
     weights = dict(class_weight) if class_weight else None
-    side = _Side(x, y, sample_weight, batch_size, steps_per_epoch, weights)
-    side = _as_pipeline(side, shuffle=bool(loop.get("shuffle", True)))
-    taken = _take(flavor, blobs, side, divide)
-    feed = None
-    if isinstance(taken, str):
-        feed = _feed(flavor, side, loop)
-        taken = _fed(feed, blobs, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
-    captured = Captured(taken.data, None, validation_data, taken.spec, taken.facts, refs=_refs(taken.data), feed=feed)
+    side = FitData(x, y, sample_weight, class_weight=weights, **training)
+    captured = replace(_capture_training(flavor, blobs, _as_pipeline(side), divide), validation_data=validation_data)
     if validation_data is None or not validate_remotely:
         return captured
-    side = _Side(*unpacked(validation_data), validation_batch_size or batch_size, validation_steps)
-    checked = _take(flavor, blobs, _as_pipeline(side, shuffle=False), divide, in_order=validation_steps is not None)
+    size = validation_batch_size or side.batch_size
+    side = _as_pipeline(FitData(*unpacked(validation_data), size, validation_steps, shuffle=False))
+    checked = _take(flavor, blobs, side, divide, in_order=validation_steps is not None)
     if isinstance(checked, str):
         return captured
-    refs = captured.refs + _refs(checked.data)
-    return replace(captured, validation=checked.data, refs=refs)
+    return replace(captured, validation=checked.data, refs=captured.refs + _refs(checked.data))
 
 
-def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
+def _capture_training(flavor: str, blobs: Blobs, side: FitData, divide: bool) -> Captured:
+    taken, feed = _take(flavor, blobs, side, divide), None
+    if isinstance(taken, str):
+        from client_shim.capture import feeds
+
+        feed = feeds.plan(flavor, side)
+        taken = _fed(feed, blobs, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
+    return Captured(taken.data, None, None, taken.spec, taken.facts, refs=_refs(taken.data), feed=feed)
+
+
+def _as_pipeline(side: FitData) -> FitData:
     """Turn sparse arrays into a tf.data pipeline of their batches; return other data unchanged."""
     given = side.x, side.y, side.sample_weight
     if not arrays.are_sparse(given):
         return side
-    dataset = arrays.as_dataset(*given, side.batch_size or DEFAULT_BATCH, shuffle=shuffle)
+    dataset = arrays.as_dataset(*given, side.batch_size or DEFAULT_BATCH, shuffle=bool(side.shuffle))
     return replace(side, x=dataset, y=None, sample_weight=None)
 
 
-def _take(flavor: str, blobs: Blobs, side: _Side, divide: bool, *, in_order: bool = True) -> _CapturedSide | str:
+def _take(flavor: str, blobs: Blobs, side: FitData, divide: bool, *, in_order: bool = True) -> _CapturedSide | str:
     """Return data that workers read by themselves, or the reason why only the client can draw them.
 
     `in_order`: whether the order of the rows matters.
@@ -186,13 +195,6 @@ def is_dataset(x: Any) -> bool:
     return tensorflow is not None and isinstance(x, tensorflow.data.Dataset)
 
 
-def _feed(flavor: str, side: _Side, loop: Mapping[str, Any]) -> "FeedPlan":
-    from client_shim.capture import feeds
-
-    given = {"steps_per_epoch" if name == "steps" else name: value for name, value in vars(side).items()}
-    return feeds.plan(flavor, feeds.FeedArguments(**given, **loop))
-
-
 def _mapped_by_client(x: Any) -> str:
     if not is_dataset(x):
         return ""
@@ -206,7 +208,7 @@ def _fed(feed: "FeedPlan", blobs: Blobs, note: str, mapped: str) -> _CapturedSid
     return _CapturedSide(data, feed.spec, Facts("sent by the client", None, None, feed.steps, 0, note, mapped))
 
 
-def _take_dataset(flavor: str, blobs: Blobs, side: _Side, divide: bool, in_order: bool) -> _CapturedSide | str:
+def _take_dataset(flavor: str, blobs: Blobs, side: FitData, divide: bool, in_order: bool) -> _CapturedSide | str:
     from client_shim.capture import datasets
     from fdt.data.pipeline import Refused
 
@@ -222,18 +224,19 @@ def _take_dataset(flavor: str, blobs: Blobs, side: _Side, divide: bool, in_order
         data = datasets.capture(dataset, blobs, slices=slices, in_order=in_order)
     except Refused as refusal:
         return str(refusal)
-    steps = side.steps or (data.cardinality if data.cardinality >= 0 else None)
+    steps = side.steps_per_epoch or (data.cardinality if data.cardinality >= 0 else None)
     nbytes = sum(ref.nbytes for ref in _refs(data))
     facts = Facts("tf.data", None, datasets.static_batch(dataset), steps, nbytes, mapped=mapped)
     return _CapturedSide(data, dataset.element_spec, facts)
 
 
-def _take_arrays(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide:
+def _take_arrays(flavor: str, blobs: Blobs, side: FitData) -> _CapturedSide:
     element = arrays.element(flavor, side.x, side.y, side.sample_weight, side.class_weight)
     structure, leaves = flatten(element)
     rows = len(leaves[0])
-    batch = side.batch_size or (-(-rows // side.steps) if side.steps else DEFAULT_BATCH)
-    facts = Facts("arrays", rows, batch, side.steps or -(-rows // batch), tensors.packed_size(leaves))
+    steps = side.steps_per_epoch
+    batch = side.batch_size or (-(-rows // steps) if steps else DEFAULT_BATCH)
+    facts = Facts("arrays", rows, batch, steps or -(-rows // batch), tensors.packed_size(leaves))
     data = ArrayData(blobs.put_arrays(leaves), structure, rows)
     return _CapturedSide(data, unflatten(structure, _specs(leaves)), facts)
 

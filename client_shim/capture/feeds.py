@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.call import trimmed
+from client_shim.capture.data import FitData
 from client_shim.feed import Epochs
 from fdt.errors import CaptureError
 
@@ -43,26 +44,7 @@ class FeedPlan:
                     pass
 
 
-@dataclass(frozen=True)
-class FeedArguments:
-    """The arguments of `fit` that Keras's own epoch loops accept."""
-
-    x: Any
-    y: Any = None
-    sample_weight: Any = None
-    batch_size: int | None = None
-    steps_per_epoch: int | None = None
-    shuffle: Any = True
-    class_weight: dict[int, float] | None = None
-    epochs: int = 1
-    initial_epoch: int = 0
-    workers: int = 1
-    use_multiprocessing: bool = False
-    max_queue_size: int = 10
-    model: Any = None
-
-
-def plan(flavor: str, arguments: FeedArguments) -> FeedPlan:
+def plan(flavor: str, arguments: FitData) -> FeedPlan:
     """Return how the client draws the batches of `fit`.
 
     Args:
@@ -86,7 +68,7 @@ def plan(flavor: str, arguments: FeedArguments) -> FeedPlan:
     return replace(made, spec=spec)
 
 
-def _keras(arguments: FeedArguments) -> FeedPlan:
+def _keras(arguments: FitData) -> FeedPlan:
     from fdt.compat.keras3 import TFEpochIterator
 
     with warnings.catch_warnings():
@@ -135,7 +117,7 @@ def _of_epoch_iterator(loop: Any, first: int, last: int) -> FeedPlan:
     return FeedPlan(epochs, loop._distributed_dataset.element_spec, loop.num_batches, draw_ahead)
 
 
-def _tf_keras(arguments: FeedArguments) -> FeedPlan:
+def _tf_keras(arguments: FitData) -> FeedPlan:
     from fdt.compat.tf_keras import data_adapter
 
     return of_loop(data_adapter.DataHandler(**vars(arguments)))

@@ -76,8 +76,8 @@ def by_round(training: Training) -> dict[str, list[float]]:
     """Return accuracy and loss on each set of rows after each round."""
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
-    from hfdt.collectives.inprocess import on_ranks
     from hfdt.worker.session import RankProgram, patches
+    from tests.in_process_comm import on_ranks
 
     x, y, looked = rows_of(training.data, training.rows)
     models = [network(training.data, training.net, training.seed) for _ in range(training.workers)]

@@ -14,7 +14,7 @@ from under_mpirun import needs_mpirun, run
 from fdt.errors import UserError
 from hfdt.collectives import choose, initialized_mpi
 from hfdt.collectives.base import SoloComm
-from hfdt.collectives.inprocess import on_ranks
+from tests.in_process_comm import on_ranks
 
 MODULES = {"horovod": "horovod", "mpi": "mpi4py"}
 EAGER = [

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from hfdt.collectives.inprocess import on_ranks
+from tests.in_process_comm import on_ranks
 
 
 def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=True, among=on_ranks, steps=0):

@@ -16,12 +16,12 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
 import replica.rules  # noqa: F401  fills the rule table
-from hfdt.collectives.inprocess import InProcessComm, on_ranks
 from replica.exchange import GroupedExchange
 from replica.graph.control_flow import emitted
 from replica.graph.emitted import Argument, Emitted
 from replica.graph.flatten import flatten
 from replica.placement import REPLICATE, Placement
+from tests.in_process_comm import InProcessComm, on_ranks
 from tests.single.placed_execution import joined, locals_of, same
 from tests.single.thread_groups import MemoryGroup
 

@@ -17,9 +17,9 @@ from in_process import trained
 
 from fdt.errors import UsageError, UserError
 from hfdt import algorithms
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.worker import blocks
 from hfdt.worker.blocks import Blocks
+from tests.in_process_comm import on_ranks
 
 ALL = [(n, r) for n in range(2, 9) for r in range(1, n)]
 WORDS = 840  # divided by every r and n up to 8

@@ -85,8 +85,8 @@ def test_a_preempted_epoch_is_committed_once_and_ends_there():
 
 @pytest.mark.parametrize("informed", [0, 1])
 def test_ranks_suspend_after_the_same_step_whoever_is_told_first(informed):
-    from hfdt.collectives.inprocess import on_ranks
     from hfdt.worker.suspension import SuspensionVote
+    from tests.in_process_comm import on_ranks
 
     def rank(comm):
         step, clock = [0], [0.0]
@@ -162,8 +162,8 @@ def test_each_rank_goes_on_with_its_own_metrics_unless_their_number_changed(tmp_
     import tensorflow as tf
 
     from fdt.blobs import LocalBlobs
-    from hfdt.collectives.inprocess import on_ranks
     from hfdt.exactness.metrics import MetricTotals
+    from tests.in_process_comm import on_ranks
 
     def rank(comm):
         metric = tf.Variable(0.1 * (comm.rank + 1))
@@ -185,8 +185,8 @@ def test_each_rank_goes_on_with_its_own_metrics_unless_their_number_changed(tmp_
 def test_what_all_ranks_had_before_is_counted_once():
     import tensorflow as tf
 
-    from hfdt.collectives.inprocess import on_ranks
     from hfdt.exactness.metrics import MetricTotals
+    from tests.in_process_comm import on_ranks
 
     def rank(comm):
         metric = tf.Variable(0.0)

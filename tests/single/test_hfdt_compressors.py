@@ -10,10 +10,10 @@ from fdt.errors import UsageError, UserError
 from fdt.keras import flavor_of
 from fdt.trainable import Trainable
 from hfdt import compressors
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.worker.compression import GradientCompression, compression_of
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.step_context import StepContext, StepTerms
+from tests.in_process_comm import on_ranks
 
 TEXTS = [*compressors.names(), "powersgd(rank=1)", "powersgd(rank=4)"]
 SHAPES = [(40, 30), (30,), (3, 3, 4, 20), (2, 2)]  # a dense kernel, a bias, a convolution's, one that stays as it is

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
 from hfdt import algorithms
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.worker.rounds import RoundGroup
+from tests.in_process_comm import on_ranks
 
 W0 = np.array([4.0, -2.0])
 

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from fdt.errors import UsageError, UserError
 from hfdt import algorithms, compressors
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.exactness import batchnorm, losses
 from hfdt.worker import step_context as steps
 from hfdt.worker.compression import GradientCompression
 from hfdt.worker.exchange import StepGroup, _are_unique
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.step_context import StepContext, StepTerms
+from tests.in_process_comm import on_ranks
 
 
 def test_the_mean_weighs_by_share_and_a_rank_without_samples_is_not_heard():

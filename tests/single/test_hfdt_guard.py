@@ -19,13 +19,13 @@ from fdt.patches import Patch, patched
 from fdt.trainable import Trainable
 from hfdt import compressors
 from hfdt.collectives.base import SoloComm
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.exactness.probe_schedule import Probing
 from hfdt.worker.compression import GradientCompression
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.session import RankProgram, patches
 from hfdt.worker.step_context import StepContext, StepTerms
+from tests.in_process_comm import on_ranks
 
 pytestmark = pytest.mark.filterwarnings("default")
 BATCH = 16

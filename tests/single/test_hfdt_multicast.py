@@ -21,8 +21,8 @@ from fdt.errors import UserError
 from hfdt import algorithms
 from hfdt.collectives import ip_multicast, ip_rendezvous
 from hfdt.collectives.datagrams import PacketId, Piece, ReportDatagram, Wire
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.collectives.repair import PIECE, ReceiverReport, Receiving, Sending
+from tests.in_process_comm import on_ranks
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------

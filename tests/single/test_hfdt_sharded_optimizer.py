@@ -16,9 +16,9 @@ from fdt.errors import UserError
 from fdt.job import FitArguments, State
 from fdt.keras import flavor_of
 from fdt.trainable import Trainable, read
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.worker.session import RankProgram, patches
 from hfdt.worker.sharded_optimizer import check_elementwise
+from tests.in_process_comm import on_ranks
 
 pytestmark = pytest.mark.filterwarnings("default")
 RNG = np.random.default_rng(0)

@@ -16,8 +16,8 @@ from in_process import trained
 
 from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
 from hfdt import algorithms
-from hfdt.collectives.inprocess import on_ranks
 from hfdt.collectives.simulated import SimulatedWorld, on_simulated
+from tests.in_process_comm import on_ranks
 
 EVEN = Speed()
 WORDS = 840  # of float32: a gradient of 3360 bytes

@@ -13,9 +13,9 @@ from fdt.process_group import EACH_BYTES
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from fdt.process_group.streams import INLINE_BYTES, MessageStream
-from hfdt.collectives.inprocess import on_ranks
 from replica.exchange import GroupedExchange, arrays_of_rank_0
 from replica.placement import PARTIAL, Shard
+from tests.in_process_comm import on_ranks
 from tests.single.thread_groups import MemoryGroup
 
 KINDS = ["memory", "one host", "serving", "two hosts"]

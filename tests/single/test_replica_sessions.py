@@ -13,13 +13,13 @@ from client_shim.replica.sessions import patches
 from client_shim.replica.sessions.gradients import GradientNode, Gradients
 from client_shim.replica.sessions.plans import FetchPlan, flat_fetches
 from fdt.errors import CaptureError
-from hfdt.collectives import inprocess
 from hfdt.replica.session_outputs import Combining, OutputKind, how, read, reading
 from hfdt.replica.session_sources import CellSources
 from hfdt.replica.session_trials import TrialHistory, tried
 from hfdt.replica.sessions import HfdtSessions
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
+from tests import in_process_comm
 from tests.single.thread_groups import MemoryGroup
 
 
@@ -66,7 +66,7 @@ def trained(graph, run):
 def on_ranks(size, run, monkeypatch):
     """`run(group)` on threads, each of which takes itself for the script's."""
     monkeypatch.setattr(threading, "main_thread", threading.current_thread)
-    return inprocess.on_ranks(size, lambda comm: run(MemoryGroup(comm.rank, size, comm)))
+    return in_process_comm.on_ranks(size, lambda comm: run(MemoryGroup(comm.rank, size, comm)))
 
 
 def as_rank(group, reduce, shares, rows=None, replicated=None):
@@ -190,7 +190,7 @@ def test_gradients_of_inputs_are_left_alone():
 
 def test_graphs_without_a_seed_draw_the_runs_numbers_and_other_ways_to_train_are_refused():
     tf.random.set_seed(5)
-    group = MemoryGroup(0, 1, inprocess.InProcessWorld(1).comm(0))
+    group = MemoryGroup(0, 1, in_process_comm.InProcessWorld(1).comm(0))
     drawn = []
     with patches.installed(hfdt_sessions(group, lambda share: None, None), rank=None):
         for _ in range(2):
@@ -239,7 +239,7 @@ def test_ranks_numbers_make_the_whole_batchs():
             [OutputKind.MEAN, OutputKind.FIRST, OutputKind.SUM, OutputKind.ROWS],
         )
 
-    for mean, first, total, rows in inprocess.on_ranks(2, fetched):
+    for mean, first, total, rows in in_process_comm.on_ranks(2, fetched):
         assert (mean, first, total, rows.tolist()) == (2.0, 4, 2, [[1, 2], [11, 12], [13, 14]])
 
 

@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from fdt.errors import WorkerError
 from fdt.patches import patched
-from hfdt.collectives.inprocess import on_ranks
 from replica.exchange import GroupedExchange
 from replica.graph.flatten import flatten
 from replica.graph.interpret import draws_within, interpret
 from replica.variables import ReplicatedVariables
+from tests.in_process_comm import on_ranks
 from tests.single.thread_groups import MemoryGroup
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from fdt.process_group import Collectives, Combined
-from hfdt.collectives.inprocess import InProcessComm
+from tests.in_process_comm import InProcessComm
 
 
 class MemoryGroup(Collectives):

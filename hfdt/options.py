@@ -46,115 +46,74 @@ class MulticastType(click.ParamType[str]):
 
 def algorithm_options(function: Decorated) -> Decorated:
     """Add --algorithm, and the options for parameters of algorithms (hfdt/algorithms/__init__.py, OPTIONS)."""
+    algorithm = f"The algorithm: {algorithm_names(ALGORITHMS)}, or a .py file.  [default: allreduce]"
     rule = option(
-        ALGORITHM,
-        "--algorithm",
-        "rule",
-        old=["--rule"],
-        metavar="NAME|NAME(PARAMETER=VALUE)",
-        help=f"The algorithm: {algorithm_names(ALGORITHMS)}, or a .py file.  [default: allreduce]",
+        ALGORITHM, "--algorithm", "rule", old=["--rule"], metavar="NAME|NAME(PARAMETER=VALUE)", help=algorithm
     )
     return apply([rule, *_of_rounds(), *_of_blocks()], function)
 
 
 def _of_rounds() -> list[Option]:
+    local_steps = "local_sgd: number of batches between two averages."
+    local_epochs = "dane, admm: passes over a worker's data per epoch."
+    local_solver = "dane, admm: solve with the script's optimizer, or, for quadratic losses, with conjugate gradients."
+    dane_eta = "dane: weight of the mean gradient of all workers."
+    dane_mu = "dane: weight of the squared distance to the weights at the round's start."
+    admm_rho = "admm: weight of the squared distance to the workers' average."
     return [
-        option(
-            ALGORITHM,
-            "--local-steps",
-            type=CountType("a number of batches"),
-            metavar="K",
-            help="local_sgd: number of batches between two averages.",
-        ),
-        option(
-            ALGORITHM,
-            "--local-epochs",
-            type=CountType("a number of epochs"),
-            metavar="N",
-            help="dane, admm: passes over a worker's data per epoch.",
-        ),
-        option(
-            ALGORITHM,
-            "--local-solver",
-            type=click.Choice(["optimizer", "cg"]),
-            help="dane, admm: solve with the script's optimizer, or, for quadratic losses, with conjugate gradients.",
-        ),
-        option(
-            ALGORITHM, "--dane-eta", type=float, metavar="ETA", help="dane: weight of the mean gradient of all workers."
-        ),
-        option(
-            ALGORITHM,
-            "--dane-mu",
-            type=float,
-            metavar="MU",
-            help="dane: weight of the squared distance to the weights at the round's start.",
-        ),
-        option(
-            ALGORITHM,
-            "--admm-rho",
-            type=float,
-            metavar="RHO",
-            help="admm: weight of the squared distance to the workers' average.",
-        ),
+        option(ALGORITHM, "--local-steps", type=CountType("a number of batches"), metavar="K", help=local_steps),
+        option(ALGORITHM, "--local-epochs", type=CountType("a number of epochs"), metavar="N", help=local_epochs),
+        option(ALGORITHM, "--local-solver", type=click.Choice(["optimizer", "cg"]), help=local_solver),
+        option(ALGORITHM, "--dane-eta", type=float, metavar="ETA", help=dane_eta),
+        option(ALGORITHM, "--dane-mu", type=float, metavar="MU", help=dane_mu),
+        option(ALGORITHM, "--admm-rho", type=float, metavar="RHO", help=admm_rho),
     ]
 
 
 def _of_blocks() -> list[Option]:
+    redundancy = "coded: number of workers that compute each block.  [default: auto, from measured times]"
+    coding = "coded: combine the bits of the floats (exact), or fixed-point numbers in [-10, 10].  [default: xor]"
+    placement = "coded: which workers compute which blocks.  [default: paper]"
+    worker_shares = "coded: each worker's share of a batch: equal, by measured speed, or as given.  [default: equal]"
+    multicast = "coded: send packets by MPI's broadcast, or by IP multicast between a switch's hosts.  [default: mpi]"
     return [
         option(
             ALGORITHM,
             "--redundancy",
             type=OrAuto(CountType("a number of workers, or auto")),
             metavar="R|auto",
-            help="coded: number of workers that compute each block.  [default: auto, from measured times]",
+            help=redundancy,
         ),
-        option(
-            ALGORITHM,
-            "--coding",
-            type=click.Choice(["xor", "int32"]),
-            help="coded: combine the bits of the floats (exact), or fixed-point numbers in [-10, 10].  [default: xor]",
-        ),
-        option(
-            ALGORITHM,
-            "--placement",
-            type=click.Choice(["paper", "groups", "cyclic"]),
-            help="coded: which workers compute which blocks.  [default: paper]",
-        ),
-        option(
-            ALGORITHM,
-            "--worker-shares",
-            metavar="equal|measured|S,S,..",
-            help="coded: each worker's share of a batch: equal, by measured speed, or as given.  [default: equal]",
-        ),
-        option(
-            ALGORITHM,
-            "--multicast",
-            type=MulticastType(),
-            metavar="mpi|ip|ip:INTERFACE",
-            help="coded: send packets by MPI's broadcast, or by IP multicast between a switch's hosts.  [default: mpi]",
-        ),
+        option(ALGORITHM, "--coding", type=click.Choice(["xor", "int32"]), help=coding),
+        option(ALGORITHM, "--placement", type=click.Choice(["paper", "groups", "cyclic"]), help=placement),
+        option(ALGORITHM, "--worker-shares", metavar="equal|measured|S,S,..", help=worker_shares),
+        option(ALGORITHM, "--multicast", type=MulticastType(), metavar="mpi|ip|ip:INTERFACE", help=multicast),
     ]
 
 
 def _of_gradients() -> list[Option]:
+    compress = (
+        f"Compress gradients: {algorithm_names(COMPRESSORS)}, or a .py file. auto: to 16 bits where that is "
+        "measured to save a tenth of a step.  [default: none]"
+    )
+    bucket_mb = (
+        "Send gradients in buckets of this many megabytes, last layers first, while the rest is computed. 0: "
+        "all at once. auto: by the measured link.  [default: 4]"
+    )
+    shard_optimizer = (
+        "Each rank updates its part of every weight and holds that part of the optimizer's slots (ZeRO-1). "
+        "=auto: where that is possible and slots have 64 MB or more."
+    )
     return [
         option(
             NUMBERS,
             "--compress",
             callback=_checked_compressor,
             metavar="NAME|NAME(PARAMETER=VALUE)|auto",
-            help=f"Compress gradients: {algorithm_names(COMPRESSORS)}, or a .py file. auto: to 16 bits where that is "
-            "measured to save a tenth of a step.  [default: none]",
+            help=compress,
         ),
         option(NUMBERS, "--fp16-allreduce", is_flag=True, help="The same as --compress fp16."),
-        option(
-            NUMBERS,
-            "--bucket-mb",
-            type=OrAuto(click.FloatRange(min=0)),
-            metavar="MB|auto",
-            help="Send gradients in buckets of this many megabytes, last layers first, while the rest is computed. 0: "
-            "all at once. auto: by the measured link.  [default: 4]",
-        ),
+        option(NUMBERS, "--bucket-mb", type=OrAuto(click.FloatRange(min=0)), metavar="MB|auto", help=bucket_mb),
         option(
             NUMBERS,
             "--shard-optimizer",
@@ -162,56 +121,40 @@ def _of_gradients() -> list[Option]:
             flag_value="on",
             type=click.Choice(["on", "auto"]),
             metavar="[=auto]",
-            help="Each rank updates its part of every weight and holds that part of the optimizer's slots (ZeRO-1). "
-            "=auto: where that is possible and slots have 64 MB or more.",
+            help=shard_optimizer,
         ),
     ]
 
 
 def _of_batches() -> list[Option]:
+    batch = (
+        "global: the script's batch size is that of all workers together, and results equal those of one "
+        "machine. per-worker: it is that of each worker, as in Horovod.  [default: global]"
+    )
+    lr_scale = (
+        "With --batch per-worker: multiply the learning rate by the number of workers, its square root, or 1."
+        "  [default: linear; none for dane and admm]"
+    )
+    warmup_epochs = "With --batch per-worker: raise the learning rate to the scaled one over N epochs.  [default: 0]"
     return [
-        option(
-            NUMBERS,
-            "--batch",
-            type=click.Choice(["global", "per-worker"]),
-            help="global: the script's batch size is that of all workers together, and results equal those of one "
-            "machine. per-worker: it is that of each worker, as in Horovod.  [default: global]",
-        ),
-        option(
-            NUMBERS,
-            "--lr-scale",
-            type=click.Choice(["linear", "sqrt", "none"]),
-            help="With --batch per-worker: multiply the learning rate by the number of workers, its square root, or 1."
-            "  [default: linear; none for dane and admm]",
-        ),
-        option(
-            NUMBERS,
-            "--warmup-epochs",
-            type=click.FloatRange(min=0),
-            metavar="N",
-            help="With --batch per-worker: raise the learning rate to the scaled one over N epochs.  [default: 0]",
-        ),
+        option(NUMBERS, "--batch", type=click.Choice(["global", "per-worker"]), help=batch),
+        option(NUMBERS, "--lr-scale", type=click.Choice(["linear", "sqrt", "none"]), help=lr_scale),
+        option(NUMBERS, "--warmup-epochs", type=click.FloatRange(min=0), metavar="N", help=warmup_epochs),
     ]
 
 
 def number_options(function: Decorated) -> Decorated:
     """Add the options that change the numbers or how they are computed."""
+    batch_norm = "BatchNorm's statistics: of the global batch, or of each worker's part.  [default: sync]"
+    partition = (
+        "Divide the batches of a shuffled epoch among workers, or draw each batch at random from all rows."
+        "  [default: shuffle-split]"
+    )
     add = [
         *_of_gradients(),
         *_of_batches(),
-        option(
-            NUMBERS,
-            "--batch-norm",
-            type=click.Choice(["sync", "local"]),
-            help="BatchNorm's statistics: of the global batch, or of each worker's part.  [default: sync]",
-        ),
-        option(
-            NUMBERS,
-            "--partition",
-            type=click.Choice(["shuffle-split", "random-sampling"]),
-            help="Divide the batches of a shuffled epoch among workers, or draw each batch at random from all rows."
-            "  [default: shuffle-split]",
-        ),
+        option(NUMBERS, "--batch-norm", type=click.Choice(["sync", "local"]), help=batch_norm),
+        option(NUMBERS, "--partition", type=click.Choice(["shuffle-split", "random-sampling"]), help=partition),
         option(NUMBERS, "--allow-inexact", is_flag=True, help="Train even if results differ from one machine's."),
     ]
     return apply(add, function)
@@ -219,25 +162,15 @@ def number_options(function: Decorated) -> Decorated:
 
 def rank_options(function: Decorated) -> Decorated:
     """Add the options that say how ranks are started and by what they exchange tensors."""
-    launcher = option(
-        RANKS,
-        "--launcher",
-        type=click.Choice(["auto", "mpi", "gloo"]),
-        help="Start ranks by mpirun, or without MPI.  [default: auto, mpirun if it is installed]",
-    )
-    comm = option(
-        RANKS,
-        "--comm",
-        type=click.Choice(["auto", "horovod", "mpi"]),
-        help="Sum gradients by Horovod, or by mpi4py, which is slower.  [default: auto, Horovod if it is installed]",
-    )
-    bind_to = option(
-        RANKS,
-        "--bind-to",
-        type=click.Choice(["cores", "none"]),
-        help="Bind each rank to its share of the host's cores, or to none.  [default: cores]",
-    )
-    return apply([launcher, comm, bind_to], function)
+    launcher = "Start ranks by mpirun, or without MPI.  [default: auto, mpirun if it is installed]"
+    comm = "Sum gradients by Horovod, or by mpi4py, which is slower.  [default: auto, Horovod if it is installed]"
+    bind_to = "Bind each rank to its share of the host's cores, or to none.  [default: cores]"
+    options = [
+        option(RANKS, "--launcher", type=click.Choice(["auto", "mpi", "gloo"]), help=launcher),
+        option(RANKS, "--comm", type=click.Choice(["auto", "horovod", "mpi"]), help=comm),
+        option(RANKS, "--bind-to", type=click.Choice(["cores", "none"]), help=bind_to),
+    ]
+    return apply(options, function)
 
 
 def _checked_compressor(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

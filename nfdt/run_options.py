@@ -73,36 +73,18 @@ DECLARED = declared_options(ALGORITHMS)
 
 def algorithm_options(function: Decorated) -> Decorated:
     """Add --async, --sync, --algorithm, the options that algorithms declare, and --partition to a command."""
+    asynchronous = "The default: apply each worker's gradient when it arrives; may also stand after the script."
+    sync = f"The same as --algorithm {SYNCHRONOUS}; may also stand after the script."
+    algorithm = (
+        f"The algorithm that applies gradients: {algorithm_names(ALGORITHMS)}, or a .py file.  [default: {DEFAULT}]"
+    )
+    partition = "Divide an epoch's batches among workers, or draw each batch at random.  [default: shuffle-split]"
     add = [
-        option(
-            ALGORITHM,
-            "--async",
-            "asynchronous",
-            is_flag=True,
-            help="The default: apply each worker's gradient when it arrives; may also stand after the script.",
-        ),
-        option(
-            ALGORITHM,
-            "--sync",
-            is_flag=True,
-            help=f"The same as --algorithm {SYNCHRONOUS}; may also stand after the script.",
-        ),
-        option(
-            ALGORITHM,
-            "--algorithm",
-            "rule",
-            old=["--rule"],
-            metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"The algorithm that applies gradients: {algorithm_names(ALGORITHMS)}, or a .py file."
-            f"  [default: {DEFAULT}]",
-        ),
+        option(ALGORITHM, "--async", "asynchronous", is_flag=True, help=asynchronous),
+        option(ALGORITHM, "--sync", is_flag=True, help=sync),
+        option(ALGORITHM, "--algorithm", "rule", old=["--rule"], metavar="NAME|NAME(PARAMETER=VALUE)", help=algorithm),
         *(declared.decorator(ALGORITHM) for declared in DECLARED),
-        option(
-            ALGORITHM,
-            "--partition",
-            type=click.Choice(["shuffle-split", "random-sampling"]),
-            help="Divide an epoch's batches among workers, or draw each batch at random.  [default: shuffle-split]",
-        ),
+        option(ALGORITHM, "--partition", type=click.Choice(["shuffle-split", "random-sampling"]), help=partition),
     ]
     return apply(add, function)
 
@@ -152,25 +134,13 @@ def server_count_option(function: Decorated) -> Decorated:
 
 def transport_options(function: Decorated) -> Decorated:
     """Add --overlap-epochs, --channel and --overlap to a command."""
+    overlap_epochs = "Start the next epoch while the script validates; callbacks then take effect later."
+    channel = "Send tensors by shared memory or gRPC streams.  [default: auto, shared memory on one host]"
+    overlap = "Pull and push while the next gradient is computed.  [default: auto]"
     add = [
-        option(
-            ALGORITHM,
-            "--overlap-epochs",
-            is_flag=True,
-            help="Start the next epoch while the script validates; callbacks then take effect later.",
-        ),
-        option(
-            TRANSPORT,
-            "--channel",
-            type=click.Choice(["auto", "shm", "grpc"]),
-            help="Send tensors by shared memory or gRPC streams.  [default: auto, shared memory on one host]",
-        ),
-        option(
-            TRANSPORT,
-            "--overlap",
-            type=click.Choice(["auto", "on", "off"]),
-            help="Pull and push while the next gradient is computed.  [default: auto]",
-        ),
+        option(ALGORITHM, "--overlap-epochs", is_flag=True, help=overlap_epochs),
+        option(TRANSPORT, "--channel", type=click.Choice(["auto", "shm", "grpc"]), help=channel),
+        option(TRANSPORT, "--overlap", type=click.Choice(["auto", "on", "off"]), help=overlap),
     ]
     return apply(add, function)
 

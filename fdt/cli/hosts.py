@@ -235,14 +235,9 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
 
 def join_arguments(function: Decorated) -> Decorated:
     """Add the address of a run, -np, --token-file and the TLS options to a command `join`."""
+    num_proc = "Number of workers that this machine adds.  [default: 1]"
     count = option(
-        JOIN_GROUP,
-        "-np",
-        "--num-proc",
-        "workers",
-        type=CountType("a number of workers"),
-        default=1,
-        help="Number of workers that this machine adds.  [default: 1]",
+        JOIN_GROUP, "-np", "--num-proc", "workers", type=CountType("a number of workers"), default=1, help=num_proc
     )
     return apply(
         [click.argument("address", metavar="HOST:PORT", type=Address()), count, token_option, tls_options], function

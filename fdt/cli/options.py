@@ -81,40 +81,25 @@ def seed_option(function: Decorated) -> Decorated:
 
 def capture_options(function: Decorated) -> Decorated:
     """Add --capture and --allow-replicated."""
+    capture = (
+        "extract: send the model and data of `fit` to workers. replica: every worker runs the script, for "
+        "training loops that the script writes itself.  [default: auto, from the script's source]"
+    )
+    allow_replicated = "With replica: train even if batches cannot be divided; every worker then does the whole work."
     options = [
-        option(
-            TRAINING,
-            "--capture",
-            type=click.Choice(["auto", "extract", "replica"]),
-            help="extract: send the model and data of `fit` to workers. replica: every worker runs the script, for "
-            "training loops that the script writes itself.  [default: auto, from the script's source]",
-        ),
-        option(
-            TRAINING,
-            "--allow-replicated",
-            is_flag=True,
-            help="With replica: train even if batches cannot be divided; every worker then does the whole work.",
-        ),
+        option(TRAINING, "--capture", type=click.Choice(["auto", "extract", "replica"]), help=capture),
+        option(TRAINING, "--allow-replicated", is_flag=True, help=allow_replicated),
     ]
     return apply(options, function)
 
 
 def fault_options(function: Decorated) -> Decorated:
     """Add --restarts and --min-np."""
+    restarts = "Number of lost processes that are replaced in one `fit`; a further loss ends it.  [default: 0]"
+    min_np = "Once all replacements are used, continue as long as M workers remain.  [default: -np]"
     options = [
-        option(
-            FAULTS,
-            "--restarts",
-            type=CountType("a number of replacements", 0),
-            help="Number of lost processes that are replaced in one `fit`; a further loss ends it.  [default: 0]",
-        ),
-        option(
-            FAULTS,
-            "--min-np",
-            type=CountType("a number of workers"),
-            metavar="M",
-            help="Once all replacements are used, continue as long as M workers remain.  [default: -np]",
-        ),
+        option(FAULTS, "--restarts", type=CountType("a number of replacements", 0), help=restarts),
+        option(FAULTS, "--min-np", type=CountType("a number of workers"), metavar="M", help=min_np),
     ]
     return apply(options, function)
 
@@ -122,29 +107,19 @@ def fault_options(function: Decorated) -> Decorated:
 def resume_options(function: Decorated) -> Decorated:
     """Add --run-dir, --resume and --grace-period."""
     directory = click.Path(file_okay=False, path_type=Path)
+    run_dir = "Save the state after each epoch to DIR, for --resume. Also the default of --log-dir."
+    resume = (
+        "Continue the run that --run-dir saved in DIR: same script, arguments and options; further options "
+        "may be added."
+    )
+    grace_period = (
+        "Longest time from SIGTERM or SIGUSR1 to the end of a run with --run-dir. It is saved, and exits with "
+        "code 75.  [default: 25s]"
+    )
     options = [
-        option(
-            FAULTS,
-            "--run-dir",
-            type=directory,
-            metavar="DIR",
-            help="Save the state after each epoch to DIR, for --resume. Also the default of --log-dir.",
-        ),
-        option(
-            FAULTS,
-            "--resume",
-            type=directory,
-            metavar="DIR",
-            help="Continue the run that --run-dir saved in DIR: same script, arguments and options; further options "
-            "may be added.",
-        ),
-        option(
-            FAULTS,
-            "--grace-period",
-            type=Duration(),
-            help="Longest time from SIGTERM or SIGUSR1 to the end of a run with --run-dir. It is saved, and exits with "
-            "code 75.  [default: 25s]",
-        ),
+        option(FAULTS, "--run-dir", type=directory, metavar="DIR", help=run_dir),
+        option(FAULTS, "--resume", type=directory, metavar="DIR", help=resume),
+        option(FAULTS, "--grace-period", type=Duration(), help=grace_period),
     ]
     return apply(options, function)
 
@@ -164,21 +139,11 @@ def detach_option(function: Decorated) -> Decorated:
 def report_options(function: Decorated) -> Decorated:
     """Add --log-dir, --tensorboard, --verbose and --quiet."""
     directory = click.Path(file_okay=False, path_type=Path)
+    log_dir = "Write every record as JSON lines, and a log per worker, to DIR."
+    tensorboard = "Write TensorFlow event files, one set per worker, to DIR."
     options = [
-        option(
-            REPORTS,
-            "--log-dir",
-            type=directory,
-            metavar="DIR",
-            help="Write every record as JSON lines, and a log per worker, to DIR.",
-        ),
-        option(
-            REPORTS,
-            "--tensorboard",
-            type=directory,
-            metavar="DIR",
-            help="Write TensorFlow event files, one set per worker, to DIR.",
-        ),
+        option(REPORTS, "--log-dir", type=directory, metavar="DIR", help=log_dir),
+        option(REPORTS, "--tensorboard", type=directory, metavar="DIR", help=tensorboard),
         option(REPORTS, "-v", "--verbose", is_flag=True, help="Print where the workers' logs are, and keep them."),
         option(REPORTS, "-q", "--quiet", is_flag=True, help="Print errors only: no progress, summary or notes."),
     ]
@@ -194,22 +159,12 @@ def timeline_option(function: Decorated) -> Decorated:
 
 def server_options(function: Decorated) -> Decorated:
     """Add --server, --token-file, --priority, and the TLS options."""
+    server = "Train on the server that `serve` started at this address."
+    priority = "Priority in the server's queue; above 0 for its administrators alone.  [default: 0]"
     options = [
-        option(
-            SERVER,
-            "--server",
-            type=Address(),
-            metavar=Address.name,
-            help="Train on the server that `serve` started at this address.",
-        ),
+        option(SERVER, "--server", type=Address(), metavar=Address.name, help=server),
         token_option,
-        option(
-            SERVER,
-            "--priority",
-            type=click.IntRange(*PRIORITIES),
-            metavar="N",
-            help="Priority in the server's queue; above 0 for its administrators alone.  [default: 0]",
-        ),
+        option(SERVER, "--priority", type=click.IntRange(*PRIORITIES), metavar="N", help=priority),
     ]
     return apply(options, tls_options(function))
 
@@ -223,16 +178,11 @@ def token_option(function: Decorated) -> Decorated:
 
 def listen_options(function: Decorated) -> Decorated:
     """Add --host, --port, --socket, and the TLS options."""
+    host = "Address to listen on; other addresses than loopback need TLS.  [default: 127.0.0.1]"
+    port = "Port to listen on.  [default: a free one]"
     options = [
-        option(
-            SERVER,
-            "--host",
-            default="127.0.0.1",
-            help="Address to listen on; other addresses than loopback need TLS.  [default: 127.0.0.1]",
-        ),
-        option(
-            SERVER, "--port", type=CountType("a port", 0), default=0, help="Port to listen on.  [default: a free one]"
-        ),
+        option(SERVER, "--host", default="127.0.0.1", help=host),
+        option(SERVER, "--port", type=CountType("a port", 0), default=0, help=port),
         option(SERVER, "--socket", type=click.Path(), metavar="PATH", help="Listen on a Unix socket instead."),
     ]
     return apply(options, tls_options(function))

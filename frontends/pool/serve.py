@@ -26,21 +26,15 @@ GROWTH = ("--host-discovery-script", "--min-np", "--max-np", "--elastic-timeout"
 
 def serve_options(function: Decorated) -> Decorated:
     """Add --quota and --admin, and where to listen; refuse the options of a run that grows."""
+    quota = (
+        "Most slots that the running jobs of each user have together, and of a user by name. A user is "
+        "the common name of a certificate (--tls-ca).  [default: all slots]"
+    )
+    admin = "Users who may cancel every job and give priorities above 0.  [default: none]"
     options = [
         *(option(SERVER, each, hidden=True, expose_value=False, callback=_refuse) for each in GROWTH),
-        option(
-            SERVER,
-            "--quota",
-            metavar="SLOTS,USER=SLOTS,...",
-            help="Most slots that the running jobs of each user have together, and of a user by name. A user is "
-            "the common name of a certificate (--tls-ca).  [default: all slots]",
-        ),
-        option(
-            SERVER,
-            "--admin",
-            metavar="USER,...",
-            help="Users who may cancel every job and give priorities above 0.  [default: none]",
-        ),
+        option(SERVER, "--quota", metavar="SLOTS,USER=SLOTS,...", help=quota),
+        option(SERVER, "--admin", metavar="USER,...", help=admin),
     ]
     return apply(options, listen_options(function))
 

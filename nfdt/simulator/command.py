@@ -51,54 +51,25 @@ def simulation_options(function: Decorated) -> Decorated:
 
 
 def _of_cluster() -> list[Callable[[Any], Any]]:
+    workers = f"Number of simulated workers.  [default: that of the cluster, else {EQUAL_WORKERS}]"
+    cluster = "Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that take no time]"
+    overlap = "Pull and push while the next gradient is computed.  [default: off]"
+    seed = "Seed of the cluster's random times, and of the script unless it sets its own.  [default: 0]"
     return [
-        option(
-            CLUSTER,
-            "--workers",
-            "-np",
-            type=CountType("a number of workers"),
-            help=f"Number of simulated workers.  [default: that of the cluster, else {EQUAL_WORKERS}]",
-        ),
-        option(
-            CLUSTER,
-            "--cluster",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that take no time]",
-        ),
-        option(
-            CLUSTER,
-            "--overlap",
-            type=click.Choice(["on", "off"]),
-            default="off",
-            help="Pull and push while the next gradient is computed.  [default: off]",
-        ),
-        option(
-            TRAINING,
-            "--seed",
-            type=CountType("a seed", 0),
-            default=0,
-            help="Seed of the cluster's random times, and of the script unless it sets its own.  [default: 0]",
-        ),
+        option(CLUSTER, "--workers", "-np", type=CountType("a number of workers"), help=workers),
+        option(CLUSTER, "--cluster", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=cluster),
+        option(CLUSTER, "--overlap", type=click.Choice(["on", "off"]), default="off", help=overlap),
+        option(TRAINING, "--seed", type=CountType("a seed", 0), default=0, help=seed),
     ]
 
 
 def _of_reports() -> list[Callable[[Any], Any]]:
     directory = click.Path(file_okay=False, path_type=Path)
+    compare = "Run the script once per algorithm, with the same seed; print one table."
+    report = "Write report.html, and its data as JSON and CSV, to DIR."
     return [
-        option(
-            REPORTS,
-            "--compare",
-            metavar="NAME,NAME,...",
-            help="Run the script once per algorithm, with the same seed; print one table.",
-        ),
-        option(
-            REPORTS,
-            "--report",
-            type=directory,
-            metavar="DIR",
-            help="Write report.html, and its data as JSON and CSV, to DIR.",
-        ),
+        option(REPORTS, "--compare", metavar="NAME,NAME,...", help=compare),
+        option(REPORTS, "--report", type=directory, metavar="DIR", help=report),
         option(REPORTS, "--data", type=directory, metavar="DIR", help="Write the data only, as JSON, to DIR."),
     ]
 

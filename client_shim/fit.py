@@ -6,7 +6,6 @@ become one virtual step an epoch, or one per real step where callbacks read sing
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from client_shim.call import FitCall, Original, without_nothing
@@ -14,7 +13,7 @@ from client_shim.capture.data import Captured, is_dataset
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.engine_channel import EngineChannel
-from client_shim.job import capture_call, make_job, seed_of
+from client_shim.job import CapturedFit, capture_call, make_job, seed_of
 from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.starting import started
@@ -23,7 +22,7 @@ from client_shim.summary import summarize
 from client_shim.validation import ClientValidation
 from client_shim.watched import watched_list
 from fdt.errors import WorkerError
-from fdt.job import BatchHooks, GraphData, JobSpec
+from fdt.job import BatchHooks, GraphData
 from fdt.keras import attribute
 from fdt.signals import held_back, released
 from fdt.trainable import Trainable
@@ -79,9 +78,10 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
         )
         refs += [job.state.model, job.state.optimizer]
+        fit = CapturedFit(run, call, captured, trainable, job, fit_checkpoints)
         if run.instead is not None:
-            return run.instead(run, call, captured, trainable, job)
-        history = _train(_CapturedFit(run, call, captured, trainable, job, fit_checkpoints))
+            return run.instead(fit)
+        history = _train(fit)
         return _with_orders_owed(call, captured, history)
     finally:
         for ref in refs:
@@ -121,26 +121,14 @@ def _fit_checkpoints(
     return fit_checkpoints
 
 
-@dataclass(frozen=True)
-class _CapturedFit:
-    """A call of `fit` whose model and data have been captured; `fit_checkpoints` is None where nothing is saved."""
-
-    run: ScriptRun
-    call: FitCall
-    captured: Captured
-    trainable: Trainable
-    job: JobSpec
-    fit_checkpoints: FitCheckpoints | None
-
-
-def _train(fit: _CapturedFit) -> Any:
+def _train(fit: CapturedFit) -> Any:
     with held_back():
         talk: EngineChannel = fit.run.client.train()
     with held_back(talk.interrupt):
         return _converse(fit, talk)
 
 
-def _converse(fit: _CapturedFit, talk: EngineChannel) -> Any:
+def _converse(fit: CapturedFit, talk: EngineChannel) -> Any:
     run, job, fit_checkpoints = fit.run, fit.job, fit.fit_checkpoints
     trained = run.fits > 1 or fit_checkpoints is not None
     check = _program_check(fit.call, job.program.digest, trained=trained)
@@ -152,7 +140,7 @@ def _converse(fit: _CapturedFit, talk: EngineChannel) -> Any:
             fit_checkpoints.expect_commits()
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
-        run.reporters.job(summarize(run, fit.call, fit.captured, fit.trainable, job, ready.steps_per_epoch))
+        run.reporters.job(summarize(fit, ready.steps_per_epoch))
         with run.preemption.training():
             history = _loop(fit, remote, ready.steps_per_epoch)
             remote.finish()
@@ -186,7 +174,7 @@ def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[],
     return check
 
 
-def _loop(fit: _CapturedFit, remote: Remote, steps: int) -> Any:
+def _loop(fit: CapturedFit, remote: Remote, steps: int) -> Any:
     """Run Keras's own `fit` with its train function replaced."""
     call, fit_checkpoints = fit.call, fit.fit_checkpoints
     arguments, model = call.arguments, call.model

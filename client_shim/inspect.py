@@ -4,31 +4,31 @@ Bytes are counted exactly. The time of a step is measured on one real batch, and
 The speeds of links are assumptions, and the output names them as such.
 """
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from client_shim.call import FitCall
-from client_shim.capture.data import Captured
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.inspection import CostReport, Inspection, report
+from client_shim.job import CapturedFit
 from client_shim.replica.detection import CaptureDetection, detect_capture, several_optimizers, with_own_updates
 from client_shim.script import run_script
 from client_shim.state import ScriptRun, Settings
 from client_shim.summary import dtype_name, summarize
-from fdt.blobs import Blobs, LocalBlobs
-from fdt.job import FeedData, JobSpec
+from fdt.blobs import LocalBlobs
+from fdt.job import FeedData
 from fdt.report import JobSummary, Reporters, Screen, quantity
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
 Show = Callable[[CaptureDetection, "Inspection | None"], None]
 Sizes = Callable[[Sequence[tuple[tuple[int, ...], str]]], Mapping[str, Sequence[int]]]
-# of (run, call, trainable, job, its numbers, bytes by compressor)
-ReportCost = Callable[[ScriptRun, FitCall, Trainable, JobSpec, JobSummary, Mapping[str, Sequence[int]]], "CostReport"]
+# of the `fit`, its numbers, and bytes by compressor
+ReportCost = Callable[[CapturedFit, JobSummary, Mapping[str, Sequence[int]]], "CostReport"]
+Examine = Callable[[CapturedFit], Inspection]
 TIMED_STEPS = 3
 
 
@@ -69,7 +69,10 @@ def inspect(
     """
     detected = with_own_updates(detect_capture(script), divides=engine == "hfdt")
     own_loop = detected.capture == "replica" or (engine == "nfdt" and several_optimizers(detected))
-    found, code = (None, 0) if own_loop else _first_fit(script, script_args, engine, workers, settings, sizes, cost)
+    found, code = None, 0
+    if not own_loop:
+        examined = functools.partial(examine, sizes=sizes, cost=cost)
+        found, code = _first_fit(script, script_args, engine, workers, settings, examined)
     if found is None and code:
         return code
     if show is not None:
@@ -83,27 +86,18 @@ def inspect(
 
 
 def _first_fit(
-    script: str,
-    script_args: Sequence[str],
-    engine: str,
-    workers: int,
-    settings: Settings,
-    sizes: Sizes,
-    cost: ReportCost | None,
+    script: str, script_args: Sequence[str], engine: str, workers: int, settings: Settings, examined: Examine
 ) -> tuple[Inspection | None, int]:
     """Run the script up to its first `fit`; return that, None where there is none, and the script's exit code."""
     found: list[Inspection] = []
     blobs = LocalBlobs.create()
 
-    def examined(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
-        specs = [(tuple(map(int, v.shape)), dtype_name(v)) for v in trainable.trainable]
-        seen = replace(examine(run, call, captured, trainable, job, timed=cost is None), compressed=sizes(specs))
-        asked = cost(run, call, trainable, job, seen.job, seen.compressed) if cost is not None else None
-        found.append(replace(seen, cost=asked))
+    def instead(fit: CapturedFit) -> None:
+        found.append(examined(fit))
         raise _Seen
 
     client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
-    run = ScriptRun(client, settings, Reporters([Screen(engine, adds_steps=False)]), instead=examined)
+    run = ScriptRun(client, settings, Reporters([Screen(engine, adds_steps=False)]), instead=instead)
     try:
         with intercepted(lambda *args: _stopping(run, *args)):
             code = run_script(script, script_args)
@@ -145,22 +139,23 @@ def _stopping(run: ScriptRun, *args: Any) -> Any:
         raise SystemExit(0) from None
 
 
-def examine(
-    run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec, *, timed: bool = True
-) -> Inspection:
-    """Return the numbers of a captured `fit`. `timed`: measure a step where the script's process does not read data."""
+def examine(fit: CapturedFit, sizes: Sizes, cost: ReportCost | None) -> Inspection:
+    """Return the numbers of a captured `fit`; see `inspect`. A step is timed where nothing else measures the cost."""
     step_s = None
-    if timed and not isinstance(job.data, FeedData):
-        step_s = time_step(call.model, trainable, first_batch(call, job, run.blobs))
-    summary = summarize(run, call, captured, trainable, job, 0)
-    return Inspection(summary, captured.facts.note, step_s, mapped=captured.facts.mapped)
+    if cost is None and not isinstance(fit.job.data, FeedData):
+        step_s = time_step(fit.call.model, fit.trainable, first_batch(fit))
+    summary, facts = summarize(fit, 0), fit.captured.facts
+    compressed = sizes([(tuple(map(int, v.shape)), dtype_name(v)) for v in fit.trainable.trainable])
+    asked = None if cost is None else cost(fit, summary, compressed)
+    return Inspection(summary, facts.note, step_s, mapped=facts.mapped, compressed=compressed, cost=asked)
 
 
-def first_batch(call: FitCall, job: JobSpec, blobs: Blobs) -> Any:
+def first_batch(fit: CapturedFit) -> Any:
     """Return the first training batch of a captured `fit`, which workers read by themselves."""
     from fdt.data import open_source  # imports TensorFlow, which the script has loaded by now
 
-    return open_source(job.data, job.fit, blobs, job.seed, training=True, flavor=call.flavor.name).first_batch()
+    job, flavor = fit.job, fit.call.flavor.name
+    return open_source(job.data, job.fit, fit.run.blobs, job.seed, training=True, flavor=flavor).first_batch()
 
 
 def time_step(model: Any, trainable: Trainable, batch: Any) -> float:

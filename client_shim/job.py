@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall
@@ -67,6 +67,27 @@ def make_job(
         seed=seed,
         options=run.settings.options | ({"suspendable": "1"} if suspendable else {}),
     )
+
+
+@dataclass(frozen=True)
+class CapturedFit:
+    """A call of `fit` whose model and data have been captured.
+
+    Attributes:
+        run: The run of the script.
+        call: The call.
+        captured: The captured data of the call.
+        trainable: The variables of the call's model, and those that its code refers to.
+        job: The job that the call is sent as.
+        fit_checkpoints: The checkpoints of this `fit`; None where nothing is saved.
+    """
+
+    run: ScriptRun
+    call: FitCall
+    captured: Captured
+    trainable: Trainable
+    job: JobSpec
+    fit_checkpoints: "FitCheckpoints | None" = None
 
 
 def _fit_arguments(call: FitCall, captured: Captured, initial_epoch: int) -> FitArguments:

@@ -44,7 +44,7 @@ class ScriptRun:
         directory: The run's directory with its checkpoints; None: no checkpoints.
         preemption: What SIGTERM and SIGUSR1 ask of a run with a directory.
         traced: What the last `fit` of each model traced (client_shim/changed_objects.py).
-        instead: Called in place of training with the arguments that training would receive (client_shim/inspect.py).
+        instead: Called in place of training with the CapturedFit (client_shim/inspect.py).
     """
 
     client: Any

@@ -1,29 +1,24 @@
 """Summary of a job for reporters, made before the job starts."""
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
-from client_shim.capture.data import Captured
-from fdt.job import ArrayData, Data, GraphData, JobSpec
+from client_shim.job import CapturedFit
+from fdt.job import ArrayData, Data, GraphData
 from fdt.report import JobSummary
-from fdt.trainable import Trainable
-
-if TYPE_CHECKING:
-    from client_shim.call import FitCall
-    from client_shim.state import ScriptRun
 
 
-def summarize(
-    run: "ScriptRun", call: "FitCall", captured: Captured, trainable: Trainable, job: JobSpec, steps: int
-) -> JobSummary:
-    """Return the numbers of `job`; `steps` is the number of steps an epoch, 0 if unknown."""
+def summarize(fit: CapturedFit, steps: int) -> JobSummary:
+    """Return the numbers of the job of `fit`; `steps` is the number of steps an epoch, 0 if unknown."""
+    call, captured, job, variables = fit.call, fit.captured, fit.job, fit.trainable.trainable
     arguments = call.arguments
     return JobSummary(
         job=job.id,
-        engine=run.engine,
-        workers=run.client.hello.workers,
+        engine=fit.run.engine,
+        workers=fit.run.client.hello.workers,
         model=call.model.name,
-        parameters=sum(_size(v) for v in trainable.trainable),
-        gradient_bytes=sum(_size(v) * _itemsize(v) for v in trainable.trainable),
+        parameters=sum(map(_size, variables)),
+        gradient_bytes=sum(_size(v) * _itemsize(v) for v in variables),
         state_bytes=job.state.model.nbytes + job.state.optimizer.nbytes,
         loss=_name(getattr(call.model, "loss", None)),
         optimizer=type(call.model.optimizer).__name__ if call.model.optimizer is not None else "",
@@ -35,16 +30,13 @@ def summarize(
         epochs=arguments["epochs"],
         initial_epoch=arguments["initial_epoch"] or 0,
         validation=captured.validation_data is not None,
-        verbose=_verbosity(arguments["verbose"]),
+        verbose=1 if arguments["verbose"] == "auto" else int(arguments["verbose"]),
         options=job.options,
     )
 
 
 def _size(variable: Any) -> int:
-    size = 1
-    for length in variable.shape:
-        size *= int(length)
-    return size
+    return math.prod(map(int, variable.shape))
 
 
 def dtype_name(variable: Any) -> str:
@@ -72,7 +64,3 @@ def _name(loss: Any) -> str:
 
 def _kind(data: Data) -> str:
     return "arrays" if isinstance(data, ArrayData) else "graph" if isinstance(data, GraphData) else "feed"
-
-
-def _verbosity(verbose: Any) -> int:
-    return 1 if verbose == "auto" else int(verbose)

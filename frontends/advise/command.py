@@ -122,29 +122,30 @@ def _probe(
     return ScriptProbe(**values["probe"]), values["refused"]
 
 
-def _measured(run: Any, call: Any, trainable: Any, job: Any, summary: Any, compressed: Any) -> "CostReport":
+def _measured(fit: Any, summary: Any, _compressed: Any) -> "CostReport":
     """Return the ScriptProbe of a captured `fit` and the refused algorithms, or the reason why there is none."""
     from client_shim.inspect import first_batch, time_step
     from client_shim.inspection import CostReport
     from fdt.job import FeedData
 
-    if isinstance(job.data, FeedData):
+    if isinstance(fit.job.data, FeedData):
         return CostReport([], {"reason": "the script's process reads the data, so no step can be measured here"})
-    if call.model.run_eagerly:
+    model, trainable = fit.call.model, fit.trainable
+    if model.run_eagerly:
         return CostReport([], {"reason": "the model runs eagerly (run_eagerly), so its step cannot be traced"})
     step: Any = importlib.import_module("hfdt.cost.step")
-    batch = first_batch(call, job, run.blobs)
-    run.reporters.note("measuring a step of the script")
-    whole, *parts = step.traced_steps(call.model, trainable, batch, summary.workers)
+    batch = first_batch(fit)
+    fit.run.reporters.note("measuring a step of the script")
+    whole, *parts = step.traced_steps(model, trainable, batch, summary.workers)
     of = step.model_bytes(trainable)
     probe = {
-        "step_s": time_step(call.model, trainable, batch),
+        "step_s": time_step(model, trainable, batch),
         "nbytes": of.gradients,
         "slot_nbytes": of.slots,
         "batches": summary.steps_per_epoch,
         "fixed": fixed_part(whole.rows, whole.seconds, parts[-1].rows, parts[-1].seconds) if parts else 1.0,
     }
-    return CostReport([], {"probe": probe, "refused": dict(_refused(call.model.optimizer, trainable))})
+    return CostReport([], {"probe": probe, "refused": dict(_refused(model.optimizer, trainable))})
 
 
 def fixed_part(rows: int, seconds: float, few: int, few_s: float) -> float:

@@ -5,15 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from client_shim.call import FitCall
 from client_shim.inspection import LINKS, CostReport
-from client_shim.state import ScriptRun
+from client_shim.job import CapturedFit
 from fdt.blobs import LocalBlobs
 from fdt.environment import cores
-from fdt.job import BatchHooks, FeedData, JobSpec
+from fdt.job import BatchHooks, FeedData
 from fdt.report import JobSummary, milliseconds, nbytes, quantity
 from fdt.service.blame import one_line
-from fdt.trainable import Trainable
 from hfdt.cost.estimate import SIZES, Cost, Estimate, StepCurve
 
 WORTH_SHARDING = 0.02  # slots' part of a rank's memory, from which the option is measured
@@ -21,34 +19,23 @@ MOST_SPREAD = 1.3  # between epochs of one short run on a machine that does noth
 OF_MEMORY, OF_TIME = 0.01, 0.01  # of a rank's memory, of a step: what changes less is not worth a word
 
 
-def reported(
-    run: ScriptRun,
-    call: FitCall,
-    trainable: Trainable,
-    job: JobSpec,
-    summary: JobSummary,
-    compressed: Mapping[str, Any],
-) -> CostReport:
+def reported(fit: CapturedFit, summary: JobSummary, compressed: Mapping[str, Any]) -> CostReport:
     """Measure the cost of a captured `fit`; return its report, or the reason why it cannot be estimated.
 
     Args:
-        run: The run of the script.
-        call: The call of `fit`.
-        trainable: The variables of its model. They have their values again at the end.
-        job: The captured job.
-        summary: Its numbers.
+        fit: The call of `fit`. The variables of its model have their values again at the end.
+        summary: The numbers of its job.
         compressed: Bytes that stand for the gradients, by compressor.
     """
-    if isinstance(job.data, FeedData):
+    if isinstance(fit.job.data, FeedData):
         return _not_estimated("the script's process reads the data, so no step can be measured here")
-    if call.model.run_eagerly:
+    if fit.call.model.run_eagerly:
         return _not_estimated("the model runs eagerly (run_eagerly), so its step cannot be traced")
     try:
-        assert isinstance(run.blobs, LocalBlobs)
-        cost = measured_cost(run.blobs, call, trainable, job, summary, compressed, run.reporters.note)
+        cost = _measured(fit, summary, compressed)
     except Exception as error:  # of the script's own step, or of ranks
         return _not_estimated(f"a short run failed: {' '.join(one_line(error).split())}")
-    notes = doubts(cost, hooks=job.fit.batch_hooks is not BatchHooks.NONE)
+    notes = doubts(cost, hooks=fit.job.fit.batch_hooks is not BatchHooks.NONE)
     lines = [*table(cost, summary.workers), *parts(cost, summary), *advice(cost, summary.workers), *notes]
     return CostReport(lines, values(cost, summary.workers))
 
@@ -66,28 +53,18 @@ def values(cost: Cost, asked: int) -> dict[str, Any]:
     }
 
 
-def measured_cost(
-    blobs: LocalBlobs,
-    call: FitCall,
-    trainable: Trainable,
-    job: JobSpec,
-    summary: JobSummary,
-    compressed: Mapping[str, Any],
-    note: Callable[[str], None],
-) -> Cost:
-    """Trace and time the step here, then run the job for some seconds on ranks; see `reported`.
-
-    Raises:
-        UserError: The job cannot be trained.
-    """
+def _measured(fit: CapturedFit, summary: JobSummary, compressed: Mapping[str, Any]) -> Cost:
+    """Trace and time the step here, then run the job for some seconds on ranks."""
     from client_shim.inspect import first_batch
     from hfdt.cost import ranks, step
 
-    batch = first_batch(call, job, blobs)
+    trainable, job, blobs = fit.trainable, fit.job, fit.run.blobs
+    assert isinstance(blobs, LocalBlobs)
+    batch = first_batch(fit)
     sizes = [n for n in sorted({*SIZES, summary.workers}) if n <= cores()]
     listed = ", ".join(map(str, sizes))
-    note(f"measuring the cost: short runs of -np {listed} (--no-cost leaves them out)")
-    traced = step.traced_steps(call.model, trainable, batch, SIZES[-1])
+    fit.run.reporters.note(f"measuring the cost: short runs of -np {listed} (--no-cost leaves them out)")
+    traced = step.traced_steps(fit.call.model, trainable, batch, SIZES[-1])
     run = functools.partial(ranks.measure, blobs=blobs, steps=summary.steps_per_epoch, step_s=traced[0].seconds)
     runs, of = {n: run(job, workers=n) for n in sizes}, step.model_bytes(trainable)
     most, sharded = max(sizes), None

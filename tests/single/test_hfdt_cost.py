@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from client_shim.job import CapturedFit
 from fdt.errors import CaptureError
 from fdt.job import FeedData, FitArguments, JobSpec
 from fdt.report import JobSummary
@@ -100,7 +101,7 @@ def test_a_busy_machine_is_named():
 
 def lines_for(job, *, eager=False):
     call = SimpleNamespace(model=SimpleNamespace(run_eagerly=eager), flavor=None)
-    return report.reported(SimpleNamespace(blobs=None, reporters=None), call, None, job, JobSummary("j"), {}).lines
+    return report.reported(CapturedFit(None, call, None, None, job), JobSummary("j"), {}).lines
 
 
 def test_what_cannot_be_estimated_is_said():

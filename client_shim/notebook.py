@@ -69,7 +69,7 @@ def read(path: str | Path, data: bytes) -> list[Cell]:
         notebook = json.loads(data)
         about = notebook.get("metadata", {})
         language = about.get("language_info", {}).get("name") or about.get("kernelspec", {}).get("language", "python")
-        found = [_joined(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        found = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(
             f"a notebook must be JSON of nbformat 4. Received: {path}; "
@@ -195,7 +195,3 @@ def _moved(tree: ast.Module, by: int) -> ast.Module:
             if line is not None:
                 setattr(node, attribute, line + by)
     return tree
-
-
-def _joined(source: str | list[str]) -> str:
-    return source if isinstance(source, str) else "".join(source)

@@ -272,7 +272,8 @@ def main(directory: str) -> None:
     early: list[int] = []  # signals that arrived before the client was started
     for number in (signal.SIGINT, *PREEMPTED_BY):
         signal.signal(number, lambda number, frame: early.append(number))  # the client gets the default, not "ignored"
-    client = subprocess.Popen(run.read("run")["command"], stdin=subprocess.DEVNULL, env=_environment(directory))
+    env = {**os.environ, VARIABLE: directory, "PYTHONUNBUFFERED": "1"}  # so that output appears at once
+    client = subprocess.Popen(run.read("run")["command"], stdin=subprocess.DEVNULL, env=env)
     _pass_on(client)
     for came in early:
         client.send_signal(came)
@@ -280,10 +281,6 @@ def main(directory: str) -> None:
     with contextlib.suppress(OSError):  # a full disk: the client continues; its end is recorded if there is room
         run.write("processes", {name: asdict(found) for name, found in processes.items() if found is not None})
     run.write("end", {"code": client.wait(), "at": time.time()})
-
-
-def _environment(directory: str) -> dict[str, str]:
-    return {**os.environ, VARIABLE: directory, "PYTHONUNBUFFERED": "1"}  # so that output appears at once
 
 
 def _pass_on(client: "subprocess.Popen[bytes]") -> None:

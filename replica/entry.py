@@ -70,9 +70,8 @@ class RowEntry:
         """Divide every tensor of a structure."""
         if type(values) is tuple:  # the fast path of most batches
             return tuple(self.cut_all(v, what) for v in values)
-        return self.cut(values, what) if type(values) is EagerTensor else self._cut_nested(values, what)
-
-    def _cut_nested(self, values: Any, what: str) -> Any:
+        if type(values) is EagerTensor:
+            return self.cut(values, what)
         return tf.nest.map_structure(lambda v: self.cut(v, what), values)
 
     def _has_rows(self, tensor: Any) -> bool:

@@ -37,12 +37,14 @@ def host(script: ReplicatedScript, run_dir: Path, cluster: Cluster) -> Iterator[
     """
     size, identity, mine = len(cluster.workers), run_identity(), host_on(cluster, 0)
     os.environ.update(thread_variables(size))  # the hosts share this machine's cores
+
+    def log_of(rank: int | None) -> Path:
+        return run_dir / f"{ROLE}-{(rank or 0) + 1}.log"
+
     with (
         contextlib.closing(EmulatedNetwork(topology_of(cluster))) as network,
         _launcher(cluster, network, run_dir) as launcher,
-        group_of(
-            script, size, identity, mine.address, launcher, lambda rank: _log(run_dir, rank), entered(network, mine)
-        ) as made,
+        group_of(script, size, identity, mine.address, launcher, log_of, entered(network, mine)) as made,
         script.bound(size),
     ):
         yield made
@@ -54,10 +56,6 @@ def _launcher(cluster: Cluster, network: EmulatedNetwork, run_dir: Path) -> Iter
     with tempfile.TemporaryDirectory(prefix="fdt-", dir=SCRATCH, ignore_cleanup_errors=True) as directory:
         env = {DIRECTORY_VARIABLE: directory}
         yield EmulatedLauncher(run_dir, network, lambda _, rank: host_on(cluster, rank), lambda _: env, first=1)
-
-
-def _log(run_dir: Path, rank: int | None) -> Path:
-    return run_dir / f"{ROLE}-{(rank or 0) + 1}.log"
 
 
 @contextlib.contextmanager

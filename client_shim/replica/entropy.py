@@ -69,15 +69,11 @@ def shared(stack: contextlib.ExitStack, seed: int) -> None:
     for owner, name in ((os, "urandom"), (os, "getrandom"), (random, "_urandom")):
         replace(stack, owner, name, of_system)
     replace(stack, uuid, "uuid1", functools.partial(_uuid1, uuid.uuid1, streams))
-    replace(stack, np.random.bit_generator, "randbits", functools.partial(_bits, _numpys(), streams))
+    numpys = vars(np.random.bit_generator)["randbits"]
+    replace(stack, np.random.bit_generator, "randbits", functools.partial(_bits, numpys, streams))
     replace(stack, random.Random, "seed", _seeding(random.Random.seed, streams))
     replace(stack, random, "seed", functools.partial(_seeding_global, random.seed, streams))
     wrapt.register_post_import_hook(functools.partial(_tensorflows, stack, streams), "tensorflow")
-
-
-def _numpys() -> Callable[[int], int]:
-    bits: Callable[[int], int] = vars(np.random.bit_generator)["randbits"]
-    return bits
 
 
 def _asked_by_script() -> bool:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client_shim.verify.comparable import RANDOM
-from client_shim.verify.compare import BLUNT, Comparison, Difference, LineResult, StepResult
+from client_shim.verify.compare import BLUNT, Comparison, Difference, LineResult
 from client_shim.verify.records import RecordedRun
 from fdt.report import quantity
 
@@ -54,7 +54,8 @@ def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compare
     sharp = [step for step in compared.steps if step.resolution <= BLUNT]
     first = first_beyond(compared)
     if compared.steps and not sharp:
-        return Verdict(UNPROVEN, _unsteady(compared.steps[0]))
+        step = compared.steps[0]
+        return Verdict(UNPROVEN, UNSTEADY.format(part=percent(step.resolution), step=1, where=place(step.where)))
     if len(shaken.steps) != len(alone.steps):
         return Verdict(
             UNPROVEN,
@@ -91,10 +92,6 @@ def _excess(beyond: Sequence[Difference]) -> str:
     size = percent(worst.difference / abs(worst.alone)) if worst.alone else f"{worst.difference:.2g}"
     noise = percent(worst.noise / abs(worst.alone)) if worst.alone else f"{worst.noise:.2g}"
     return f"{worst.what} is off by {size}, and rounding explains {noise}"
-
-
-def _unsteady(step: StepResult) -> str:
-    return UNSTEADY.format(part=percent(step.resolution), step=1, where=place(step.where))
 
 
 def _counted(compared: Comparison) -> str:

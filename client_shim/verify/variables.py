@@ -137,13 +137,9 @@ def _frames() -> list[FrameType]:
     return frames
 
 
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
-
-
 def _is_models(frames: Sequence[FrameType]) -> bool:
     """Return whether the variable belongs to a model: not to an engine, a metric or an optimizer."""
-    names = [_module(frame) for frame in frames]
+    names = [str(frame.f_globals.get("__name__", "")) for frame in frames]
     caller = next((name for name in names if not name.startswith(_BETWEEN)), "")
     if f"{caller}.".startswith(_ENGINES):
         return False

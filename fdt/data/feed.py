@@ -129,8 +129,8 @@ class FeedSource:
                 else:
                     yield _cut(batch, rank, size)
 
-        share = tf.TensorSpec([2], tf.int64)
-        whole = tf.data.Dataset.from_generator(draw, output_signature=(_open(self.element_spec), share))
+        spec, share = tf.nest.map_structure(_open_leaf, self.element_spec), tf.TensorSpec([2], tf.int64)
+        whole = tf.data.Dataset.from_generator(draw, output_signature=(spec, share))
         return whole.prefetch(1)
 
     def reader(self, epoch: int) -> Reader:
@@ -164,11 +164,6 @@ def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
     part = epochs.cut(np.array([0]), np.array([total]), rank, size)
     low, high = int(part.low[0]), int(part.high[0])
     return tf.nest.map_structure(lambda leaf: leaf[low:high] if np.ndim(leaf) else leaf, batch), part.share[0]
-
-
-def _open(spec: Any) -> Any:
-    """Return the spec of a slice, whose first dimension is unknown."""
-    return tf.nest.map_structure(_open_leaf, spec)
 
 
 def _open_leaf(spec: Any) -> Any:

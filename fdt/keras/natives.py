@@ -241,7 +241,8 @@ def _parts(obj: Any) -> Iterator[Part]:
     elif callable(obj) and hasattr(obj, "__code__"):
         names = obj.__code__.co_names
         yield from ((f" (global {n!r})", obj.__globals__[n]) for n in names if n in obj.__globals__)
-        yield from zip([f" (variable {n!r})" for n in obj.__code__.co_freevars], _cells(obj), strict=False)
+        cells = [cell.cell_contents for cell in obj.__closure__ or ()]
+        yield from zip([f" (variable {n!r})" for n in obj.__code__.co_freevars], cells, strict=False)
     elif isinstance(obj, type):
         yield from ((f".{name}", value) for name, value in vars(obj).items() if callable(value))
     else:
@@ -255,7 +256,3 @@ def _attributes(state: dict[str, Any]) -> Iterator[Part]:
 
 def _class(obj: Any) -> Part:
     return f" (class {type(obj).__name__})", type(obj)
-
-
-def _cells(function: Any) -> list[Any]:
-    return [cell.cell_contents for cell in function.__closure__ or ()]

@@ -23,7 +23,7 @@ from fdt import __version__
 from fdt.report import JobSummary, Reporter
 from fdt.report.status import Clock, Status
 from fdt.report.summary import Summary, as_record
-from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
+from fdt.rpc.session_pb2 import EpochEnd, Event
 from fdt.security import without_links
 
 FILE = "records.jsonl"
@@ -205,7 +205,8 @@ class TensorBoard(Reporter):
     def event(self, event: Event) -> None:
         kind = event.WhichOneof("kind")
         if kind == "progress":
-            self._progress(event.rank, event.progress)
+            values = {f"step_{name}": value for name, value in event.progress.logs.items()}
+            self._write(f"worker-{event.rank}", values, self._steps.get(event.rank, 0) + event.progress.step)
         elif kind == "epoch_end":
             self._workers(event.epoch_end)
 
@@ -220,10 +221,6 @@ class TensorBoard(Reporter):
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
-
-    def _progress(self, rank: int, progress: Progress) -> None:
-        values = {f"step_{name}": value for name, value in progress.logs.items()}
-        self._write(f"worker-{rank}", values, self._steps.get(rank, 0) + progress.step)
 
     def _workers(self, end: EpochEnd) -> None:
         for share in end.workers:

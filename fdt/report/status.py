@@ -1,6 +1,6 @@
 """The status line of an epoch: `Epoch 3/10  ━━━━────  51/128  11,764 samples/s  ETA 3.1s  loss: 0.3211`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from fdt.report import JobSummary, duration, format_logs, rate
 from fdt.rpc.session_pb2 import Event, Progress, StepEnd
@@ -53,10 +53,8 @@ class EpochProgress:
         """Each metric's mean over the workers that have it, weighted by their samples."""
         if self._lock_step is not None:
             return dict(self._lock_step.logs)
-        return {name: self._mean(name) for name in self._names()}
-
-    def _names(self) -> Iterator[str]:
-        return iter(sorted({name for worker in self._workers.values() for name in worker.logs}))
+        names = {name for worker in self._workers.values() for name in worker.logs}
+        return {name: self._mean(name) for name in sorted(names)}
 
     def _mean(self, name: str) -> float:
         pairs = [(w.logs[name], w.samples) for w in self._workers.values() if name in w.logs]

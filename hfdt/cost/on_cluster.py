@@ -67,7 +67,7 @@ def exchanges(cluster: Cluster, algorithm: str, load: Load) -> list[Exchanged]:
     """
     made = algorithms.make(algorithm)
     if isinstance(made, RoundAlgorithm):
-        return _rounds(cluster, made, load)
+        return _simulated(cluster, load, lambda comm: _Rounds(made, comm, load).run())
     if isinstance(made, BlockAlgorithm):
         return _blocks(cluster, made, load)
     return _steps(cluster, load)
@@ -147,10 +147,6 @@ def _coded(cluster: Cluster, plan: BlockPlan, load: Load) -> list[Exchanged]:
         return found
 
     return _simulated(cluster, load, rank)
-
-
-def _rounds(cluster: Cluster, rule: RoundAlgorithm, load: Load) -> list[Exchanged]:
-    return _simulated(cluster, load, lambda comm: _Rounds(rule, comm, load).run())
 
 
 class _Rounds:

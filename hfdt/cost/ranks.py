@@ -4,7 +4,6 @@ import contextlib
 import queue
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def _trained(engine: HfdtEngine, job: JobSpec) -> tuple[list[EpochEnd], int]:
     commands.put(Command(job=job.id, setup=Setup(job=job.to_proto())))
     with contextlib.ExitStack() as stack:
         stack.callback(commands.put, None)
-        for event in engine.train(_until_none(commands)):
+        for event in engine.train(iter(commands.get, None)):
             kind = event.WhichOneof("kind")
             if kind == "failed":
                 raise CaptureError(event.failed.message or event.failed.detail.strip().rpartition("\n")[2])
@@ -88,10 +87,6 @@ def _trained(engine: HfdtEngine, job: JobSpec) -> tuple[list[EpochEnd], int]:
                 what = {"finish": Finish()} if done else {"epoch": Epoch(epoch=first + len(ends))}
                 commands.put(Command(job=job.id, **what))
     return ends, memory
-
-
-def _until_none(commands: "queue.SimpleQueue[Command | None]") -> Iterator[Command]:
-    return iter(commands.get, None)
 
 
 def resident_bytes(pid: int) -> int:

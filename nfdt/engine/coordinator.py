@@ -142,7 +142,8 @@ class ServersCoordinator:
             ask, drop = self._feeding.wants(rank, event.feed_wanted, len(self._worker_membership.incarnations))
             return Outcome(events=[Event(job=self._job, feed_wanted=event.feed_wanted)] if ask else [], drop=drop)
         if kind == "finished":
-            return self._member_finished(role, rank, event)
+            self._finished.add((role, rank))
+            return self._done_if_all_have_finished()
         return Outcome()
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
@@ -277,10 +278,6 @@ class ServersCoordinator:
         spent += [*self._read, *self._feeding.passed(end.epoch)]
         self._read, self._changed = self._changed, []
         return Outcome(events=[epoch_event(self._job, end)], drop=spent)
-
-    def _member_finished(self, role: str, rank: int, event: Event) -> Outcome:
-        self._finished.add((role, rank))
-        return self._done_if_all_have_finished()
 
     def _done_if_all_have_finished(self) -> Outcome:
         if not self._all(self._finished):

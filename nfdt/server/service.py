@@ -56,7 +56,11 @@ class Service:
         self._over: deque[str] = deque(maxlen=64)  # jobs
         self._changed = threading.Condition()
         self._server = new_server(token, auth.own_identity())
-        self._server.add_generic_rpc_handlers((self._handlers(),))
+        methods = {
+            "Session": grpc.stream_stream_rpc_method_handler(self._session),
+            "Follow": grpc.unary_stream_rpc_method_handler(self._follow),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, methods),))
         self.address = ",".join(bind(self._server, listening_at(one)) for one in address.split(","))
         self._server.start()
 
@@ -71,13 +75,6 @@ class Service:
     def close(self) -> None:
         """Stop the gRPC server."""
         self._server.stop(grace=0.2)
-
-    def _handlers(self) -> Any:
-        methods = {
-            "Session": grpc.stream_stream_rpc_method_handler(self._session),
-            "Follow": grpc.unary_stream_rpc_method_handler(self._follow),
-        }
-        return grpc.method_handlers_generic_handler(NAME, methods)
 
     def _service_of(self, job: str, generation: int = 0) -> Any:
         def is_there() -> bool:
@@ -121,13 +118,11 @@ class Service:
         """Open a session, or abort the call. A malformed request affects only its sender."""
         try:
             hello = pb.ToServer.FromString(next(requests, b"")).hello
-            return WorkerStream(self._service_of(hello.job), hello, self._directory())
+            directory = self._blobs.directory if isinstance(self._blobs, LocalBlobs) else None
+            return WorkerStream(self._service_of(hello.job), hello, directory)
         except (ValueError, OSError, RuntimeError, DecodeError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise  # abort did
-
-    def _directory(self) -> Path | None:
-        return self._blobs.directory if isinstance(self._blobs, LocalBlobs) else None
 
 
 class WorkerStream:
@@ -156,7 +151,8 @@ class WorkerStream:
 
     def run(self, requests: Iterator[bytes]) -> Iterator[bytes]:
         """Answer the worker's messages until the session ends."""
-        yield pb.ToWorker(welcome=self._welcome()).SerializeToString()
+        welcome = pb.Welcome(shared_memory=self.shared, generation=self._shard_service.job.generation)
+        yield pb.ToWorker(welcome=welcome).SerializeToString()
         for raw in requests:
             message = pb.ToServer.FromString(raw)
             if not self._receive(message, requests):
@@ -168,9 +164,6 @@ class WorkerStream:
             if reply is None:
                 return
             yield from self._answer(reply)
-
-    def _welcome(self) -> pb.Welcome:
-        return pb.Welcome(shared_memory=self.shared, generation=self._shard_service.job.generation)
 
     def _receive(self, message: pb.ToServer, requests: Iterator[bytes]) -> bool:
         """Pass a message on. Return True if the answer arrives in the queue."""

@@ -1,6 +1,7 @@
 """The gRPC channel: one stream per worker and shard, tensors in shared memory or as chunks on the stream."""
 
 import contextlib
+import itertools
 import queue
 import secrets
 import sys
@@ -220,7 +221,7 @@ class GrpcChannel:
             yield from messages
 
     def _send(self, message: pb.ToServer, tensors: Iterable[bytes] = ()) -> None:
-        self._outbox.put(_followed_by(message.SerializeToString(), tensors))
+        self._outbox.put(itertools.chain([message.SerializeToString()], tensors))
 
     def _receive(self, weights: pb.Weights) -> Weights:
         parts = self._incoming.parts(weights.positions)
@@ -231,8 +232,3 @@ class GrpcChannel:
         tensors = [self._incoming.tensors[position] for position in positions]
         counts = tuple(weights.batches), tuple(weights.ahead), weights.pull, weights.staleness
         return Weights(positions, tensors, weights.epoch, *counts)
-
-
-def _followed_by(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest

@@ -24,7 +24,7 @@ _FOLDED = frozenset(
 
 def is_folded(op: Any) -> bool:
     """Return whether an operation's outputs are known when its inputs are."""
-    return op.type in _FOLDED and all(_elements(t) <= LARGEST for t in op.outputs)
+    return op.type in _FOLDED and all((t.shape.num_elements() or 0) <= LARGEST for t in op.outputs)
 
 
 def folded(op: Any, inputs: Sequence[Array]) -> list[Array]:
@@ -35,7 +35,3 @@ def folded(op: Any, inputs: Sequence[Array]) -> list[Array]:
         tensors = [constant_op.constant(value) for value in inputs]
         found = execute.execute(op.type, len(op.outputs), tensors, eager_attrs(op), context.context())
     return [np.asarray(each) for each in found]
-
-
-def _elements(tensor: Any) -> int:
-    return int(tensor.shape.num_elements() or 0)

@@ -10,7 +10,7 @@ from replica.plan import Arg, OpCall, Plan, any_partial, keeping, rule
 def reduced(call: OpCall) -> Plan | None:
     """Reduce other dimensions in place; a sum or mean over the divided one is Partial."""
     arg, axes = call.args[0], axes_of(call)
-    if axes is None or not _stays_whole(call.args[1]):
+    if axes is None or isinstance(call.args[1].placement, (Shard, Partial)):
         return None
     if isinstance(arg.placement, Partial):
         linear = call.op == "Sum" or (call.op == "Mean" and _is_exact(arg))
@@ -42,10 +42,6 @@ def axes_of(call: OpCall, index: int = 1) -> set[int] | None:
     """Return the dimensions that input `index` names, counted from the front."""
     axes = call.integers(index)
     return None if axes is None else {axis % max(call.args[0].rank, 1) for axis in axes}
-
-
-def _stays_whole(arg: Arg) -> bool:
-    return not isinstance(arg.placement, (Shard, Partial))
 
 
 @rule("L2Loss")

@@ -63,11 +63,9 @@ class FetchPlan:
         """
         key = frozenset(tensor.name for tensor in entries)
         if key not in self._moved:
-            self._moved[key] = self._find_moved(entries, gradients)
+            moving = filter(is_moving, self.reached_from(entries, gradients))
+            self._moved[key] = min((str(o.name) for o in moving), default="")
         return self._moved[key]
-
-    def _find_moved(self, entries: Sequence[Any], gradients: Gradients) -> str:
-        return min((str(o.name) for o in self.reached_from(entries, gradients) if is_moving(o)), default="")
 
     def reached_from(self, entries: Sequence[Any], gradients: Gradients) -> set[Any]:
         """Return the operations that values of `entries` reach other than through gradients."""

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rank import (
-    ASYNCHRONOUS,
-    VARIABLE,
-    InstalledRank,
-    RankConfig,
-    ReplicatedScript,
-    reported_steps,
-)
+from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, RankConfig, ReplicatedScript, reported_steps
 from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded

@@ -109,12 +109,7 @@ def refuse_strategy(strategy: Any) -> None:
 
 def all_variables(flavor: Flavor, model: Model) -> list[Variable]:
     """Return the variables of a model, its optimizers and its metrics."""
-    return [
-        *flavor.trainable(model),
-        *flavor.non_trainable(model),
-        *flavor.optimizer(model),
-        *flavor.metrics(model),
-    ]
+    return [*flavor.trainable(model), *flavor.non_trainable(model), *flavor.optimizer(model), *flavor.metrics(model)]
 
 
 def unique(variables: Sequence[Variable], *, without: Sequence[Variable] = ()) -> list[Variable]:

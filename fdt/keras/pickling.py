@@ -136,10 +136,7 @@ def _code_of_file(make: Callable[..., types.CodeType], arguments: tuple[Any, ...
 
 
 def dumps(
-    obj: Any,
-    reduces: Sequence[Reduce],
-    pickled_variables: frozenset[int] = frozenset(),
-    constants: Sequence[Any] = (),
+    obj: Any, reduces: Sequence[Reduce], pickled_variables: frozenset[int] = frozenset(), constants: Sequence[Any] = ()
 ) -> tuple[bytes, list[Any]]:
     """Pickle `obj`.
 

@@ -69,10 +69,8 @@ def inspect(
     """
     detected = with_own_updates(detect_capture(script), divides=engine == "hfdt")
     own_loop = detected.capture == "replica" or (engine == "nfdt" and several_optimizers(detected))
-    found, code = None, 0
-    if not own_loop:
-        examined = functools.partial(examine, sizes=sizes, cost=cost)
-        found, code = _first_fit(script, script_args, engine, workers, settings, examined)
+    examined = functools.partial(examine, sizes=sizes, cost=cost)
+    found, code = (None, 0) if own_loop else _first_fit(script, script_args, engine, workers, settings, examined)
     if found is None and code:
         return code
     if show is not None:
@@ -80,8 +78,7 @@ def inspect(
     elif found is None and not own_loop:
         print(f"{engine}: {script} does not call `fit`: nothing would be sent")
     else:
-        lines = replicas(detected, engine, workers) if found is None else report(found)
-        print("\n".join([*map(str, detected.findings), *lines]))
+        print(*detected.findings, *(replicas(detected, engine, workers) if found is None else report(found)), sep="\n")
     return 0
 
 

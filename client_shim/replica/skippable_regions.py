@@ -21,7 +21,7 @@ region that continues from the state that its last run left (`total += loss`).
 import ast
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, StepHooks, at, call, is_tape
@@ -39,24 +39,9 @@ class RegionHooks(StepHooks):
 
     marks = (b"for", b"while")
 
-    def runs_here(
-        self,
-        region: int,
-        names: dict[str, Any],
-        reads: tuple[str, ...],
-        cut: Callable[[], Any] | None = None,
-        picked: Callable[[], Any] = tuple,
-    ) -> bool:
-        """Return whether the region is to run.
-
-        Args:
-            region: The region's number.
-            names: The local variables.
-            reads: Names of those that may hold the region's batch.
-            cut: Returns the slices that the region takes itself; None: the region must always run.
-            picked: Returns source, container and index of the values that the region picks, as in `models[i]`.
-        """
-        return self.rank is None or not by_script() or bool(self.rank.mine(region, names, reads, cut, picked))
+    def runs_here(self, region: int, names: dict[str, Any], *read: Any) -> bool:
+        """Return whether the region is to run; `read`: as `mine` of nfdt/replica/skippable_regions.py takes it."""
+        return self.rank is None or not by_script() or bool(self.rank.mine(region, names, *read))
 
     def keep(self, region: int, names: dict[str, Any], bound: tuple[str, ...]) -> None:
         """Keep the values that the region has bound, after it has run."""

@@ -15,7 +15,7 @@ from hfdt import algorithms
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm, multicasting
-from hfdt.exactness import assigned_state, batchnorm, block_checks, checks, losses, metrics, round_checks
+from hfdt.exactness import assigned_state, batchnorm, checks, losses, metrics
 from hfdt.exactness.probe_schedule import Probing
 from hfdt.worker import nonfinite_guard, per_worker_batches, rounds
 from hfdt.worker.blocks import Blocks
@@ -96,7 +96,7 @@ class RankProgram:
             split, more = decide_split(self.trainable.model, self.rule, terms, self.probing.asked)
             notes += more
             if isinstance(self.rule, BlockAlgorithm) and not is_on(self.options, "allow_inexact"):
-                block_checks.refuse_inexact(self.probing.asked, terms.sparse, self.trainable)
+                checks.refuse_inexact(self.probing.asked, terms.sparse, self.trainable)
             self.tuning.choose(terms, source.first_batch, split=split)
             self.options.update(self.tuning.chosen)
         if self.per_worker:
@@ -136,7 +136,7 @@ class RankProgram:
             self.blocks = Blocks(self.rule, self.trainable, self.comm, transport, terms)
             return self.blocks, []
         assert isinstance(self.rule, RoundAlgorithm)
-        slots = round_checks.averaged_slots(self.rule, self.trainable)
+        slots = checks.averaged_slots(self.rule, self.trainable)
         self.rounds = Rounds(self.rule, self.trainable, self.comm, [*terms.averaged.values(), *slots])
         return self.rounds, [rounds.terms_note(self.options["rule"].partition("(")[0], self.rule, self.per_worker)]
 

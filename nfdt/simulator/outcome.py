@@ -254,27 +254,13 @@ def print_table(outcomes: Sequence[SimulationOutcome]) -> None:
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = WIDTH
-    for head in (
-        "algorithm",
-        outcomes[0].metric or "metric",
-        "simulated s",
-        "pushes",
-        "staleness",
-        "median",
-        "largest",
-    ):
+    metric = outcomes[0].metric or "metric"
+    for head in ("algorithm", metric, "simulated s", "pushes", "staleness", "median", "largest"):
         table.add_column(head, justify="left" if head == "algorithm" else "right")
     for outcome in outcomes:
         _, _, final, simulated_s, pushes, mean, median, largest = row(outcome).values()
-        table.add_row(
-            outcome.algorithm,
-            f"{final:.4f}",
-            f"{simulated_s:,.1f}",
-            f"{pushes:,.0f}",
-            f"{mean:.2f}",
-            f"{median:g}",
-            f"{largest:g}",
-        )
+        staleness = f"{mean:.2f}", f"{median:g}", f"{largest:g}"
+        table.add_row(outcome.algorithm, f"{final:.4f}", f"{simulated_s:,.1f}", f"{pushes:,.0f}", *staleness)
     console.print(table)
 
 

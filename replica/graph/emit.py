@@ -203,8 +203,9 @@ class Emitter:
         call = OpCall(node.op.type, OpAttributes(node.op), tuple(args), self.size, self._within)
         constants = known_outputs(call)
         self._divides = True
-        if constants is not None:
-            return constants
+        return constants if constants is not None else self._plan(call)
+
+    def _plan(self, call: OpCall) -> Plan:
         return replicated(call) if of_lists_alone(call.op) else plan(call)
 
     def _known_shape(self, op: Any, values: list[Value]) -> list[Array] | None:

@@ -120,7 +120,7 @@ class Feeder:
                 self._send(FeedBatch(name=self._name, epoch=epoch, index=index, end=True))
                 self._drawn(epoch)
                 return True
-            structure, leaves = flatten(_arrays(batch))
+            structure, leaves = flatten(trimmed(tf.nest.map_structure(_array, batch)))
             ref = self._blobs.put_arrays(leaves)
             if not self._remember(ref):
                 return False
@@ -154,10 +154,6 @@ class Feeder:
             if len(self._sent) > 4 * FEED_WINDOW:
                 self._sent.popleft()
         return True
-
-
-def _arrays(batch: Any) -> Any:
-    return trimmed(tf.nest.map_structure(_array, batch))
 
 
 def _array(leaf: Any) -> Any:

@@ -80,7 +80,9 @@ def run(
         code = _waited_for(argv, directory)
         error = Path(directory, ERROR)
         if error.exists():
-            raise _error(json.loads(error.read_text()))
+            failure = json.loads(error.read_text())
+            kind = next((ERRORS[name] for name in failure["kinds"] if name in ERRORS), UserError)
+            raise kind(failure["message"])
         result = _result(code, Path(directory, FILE))
     if code and check:
         raise ScriptFailed(f"{script or module or 'the script'} ended with exit code {code}", result)
@@ -192,9 +194,3 @@ def _result(code: int, file: Path) -> RunResult:
             for name, value in record["logs"].items():
                 metrics.setdefault(name, []).append(value)
     return RunResult(code, list(fits.values()), records)
-
-
-def _error(failure: Mapping[str, Any]) -> UserError:
-    """Return the error that ended the command."""
-    kind = next((ERRORS[name] for name in failure["kinds"] if name in ERRORS), UserError)
-    return kind(failure["message"])

@@ -19,6 +19,7 @@ import numpy as np
 
 from client_shim.verify.records import PrintedLine, RecordedRun, RecordedStep, VariableRecord, lines_of
 
+Steps = Sequence[RecordedStep]  # those of one run
 FACTOR = 16.0
 STORED = 2.0  # allowed error of an update by the storing of weights, in units in their last place
 SUMMED = 64.0  # allowed error of a sum, in units in its last place
@@ -117,12 +118,11 @@ def compare(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun) -> Co
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------
-def _steps(
-    alone: Sequence[RecordedStep], shaken: Sequence[RecordedStep], divided: Sequence[RecordedStep]
-) -> list[StepResult]:
+def _steps(alone: Steps, shaken: Steps, divided: Steps) -> list[StepResult]:
     relative = _envelope(_ratio(_off(a, s, "update"), _size(a, "update")) for a, s in zip(alone, shaken, strict=True))
     logs = {name: _logs(name, alone, shaken, divided) for name in dict.fromkeys(n for a in alone for n in a.logs)}
-    updates = {name: _updates(name, alone, shaken, divided, relative) for name in _shared(alone, divided)}
+    shared = dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.variables if n in d.variables)
+    updates = {name: _updates(name, alone, shaken, divided, relative) for name in shared}
     whole = _whole("update", alone, shaken, divided)
     weights = _whole("weights", alone, shaken, divided)
     results = []
@@ -132,9 +132,7 @@ def _steps(
     return results
 
 
-def _logs(
-    name: str, alone: Sequence[RecordedStep], shaken: Sequence[RecordedStep], divided: Sequence[RecordedStep]
-) -> Mapping[int, Difference]:
+def _logs(name: str, alone: Steps, shaken: Steps, divided: Steps) -> Mapping[int, Difference]:
     have = [k for k, a in enumerate(alone) if name in a.logs and name in divided[k].logs]
     noise = [_gap(alone[k].logs[name], shaken[k].logs.get(name, math.nan)) for k in have]
     found = {}
@@ -147,9 +145,9 @@ def _logs(
 
 def _updates(
     name: str,
-    alone: Sequence[RecordedStep],
-    shaken: Sequence[RecordedStep],
-    divided: Sequence[RecordedStep],
+    alone: Steps,
+    shaken: Steps,
+    divided: Steps,
     relative: Sequence[float],
 ) -> Mapping[int, Difference]:
     """Compare the updates of one variable, in the steps that both runs recorded."""
@@ -166,9 +164,7 @@ def _updates(
     return found
 
 
-def _whole(
-    what: str, alone: Sequence[RecordedStep], shaken: Sequence[RecordedStep], divided: Sequence[RecordedStep]
-) -> Sequence[Difference]:
+def _whole(what: str, alone: Steps, shaken: Steps, divided: Steps) -> Sequence[Difference]:
     """Compare all trainable variables as one vector: their update, or their values."""
     noise = _envelope(_off(a, s, what) for a, s in zip(alone, shaken, strict=True))
     found = []
@@ -218,10 +214,6 @@ def _trainable(step: RecordedStep) -> Mapping[str, VariableRecord]:
     return {name: values for name, values in step.variables.items() if values.trainable}
 
 
-def _shared(alone: Sequence[RecordedStep], divided: Sequence[RecordedStep]) -> Sequence[str]:
-    return list(dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.variables if n in d.variables))
-
-
 def _unit(step: RecordedStep) -> float:
     return max((values.unit for values in step.variables.values()), default=0.0)
 
@@ -242,7 +234,7 @@ def _norm(vector: np.ndarray) -> float:
     return float(np.linalg.norm(vector))
 
 
-def _only_alone(alone: Sequence[RecordedStep], divided: Sequence[RecordedStep]) -> list[str]:
+def _only_alone(alone: Steps, divided: Steps) -> list[str]:
     names = dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.logs if n not in d.logs)
     return [f"{name}: only the run alone has it" for name in names]
 

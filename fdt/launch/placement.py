@@ -97,7 +97,8 @@ def probe_hosts(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[P
         argv = [sys.executable, "-c", inspect.getsource(probe), str(PORTS)]
         talks = [_HostProbe(start(host.name, argv)) for host in hosts]
         try:
-            _facts(talks)
+            with ThreadPoolExecutor(len(talks)) as pool:
+                list(pool.map(_HostProbe.read_facts, talks))
             reached = _calls(hosts, talks, listening.getsockname()[1])
         finally:
             for talk in talks:
@@ -130,11 +131,6 @@ def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed
 def table(found: Sequence[Probed]) -> list[Check]:
     """Return all hosts' checks as one table."""
     return [Check(f"{one.host.name}: {c.component}", c.found, c.ok, c.advice) for one in found for c in one.checks]
-
-
-def _facts(talks: Sequence[_HostProbe]) -> None:
-    with ThreadPoolExecutor(len(talks)) as pool:
-        list(pool.map(_HostProbe.read_facts, talks))
 
 
 def _calls(hosts: Sequence[Host], talks: Sequence[_HostProbe], port: int) -> list[dict[str, str]]:

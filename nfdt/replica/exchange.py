@@ -49,7 +49,8 @@ class OptimizerExchange:
         made_for: Callable[[], Any] = lambda: None,
         samples: int = 0,
     ) -> None:
-        _check(optimizer, rule)
+        if rule.needs_sgd and not is_sgd(optimizer):
+            raise CaptureError(f"this algorithm needs SGD. Received: {type(optimizer).__name__}; use another one")
         self.number, self._optimizer, self._group = number, optimizer, group
         self.variables = list(variables)
         self.raw = [tensor_variable(v) for v in variables]
@@ -230,11 +231,6 @@ class OptimizerExchange:
     def _cut(self, vector: Vector) -> list[Any]:
         parts = np.split(vector, np.cumsum(self._sizes)[:-1])
         return [p.reshape(v.shape) for p, v in zip(parts, self.raw, strict=True)]
-
-
-def _check(optimizer: Any, rule: AsyncAlgorithm) -> None:
-    if rule.needs_sgd and not is_sgd(optimizer):
-        raise CaptureError(f"this algorithm needs SGD. Received: {type(optimizer).__name__}; use another one")
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:

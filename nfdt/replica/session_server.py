@@ -236,14 +236,10 @@ class SessionServer:
     def _of(self, session: Any, step: SessionStep, taken: GradientNode) -> SessionAlgorithm:
         ruled = self._ruled.setdefault(session, {})
         if taken.number not in ruled:
-            ruled[taken.number] = self._made(step, taken)
+            known, applied = collected(step.graph), step.applied_to(taken)
+            variables = [known[name] for name in taken.variables]
+            ruled[taken.number] = SessionAlgorithm(self._rule, taken, applied, variables, self._size)
         return ruled[taken.number]
-
-    def _made(self, step: SessionStep, taken: GradientNode) -> SessionAlgorithm:
-        known = collected(step.graph)
-        return SessionAlgorithm(
-            self._rule, taken, step.applied_to(taken), [known[name] for name in taken.variables], self._size
-        )
 
 
 def _rates(call: SessionCall, step: SessionStep, feeds: Feeds) -> dict[str, Array]:

@@ -125,7 +125,8 @@ def _handles(variables: Sequence[tf.Variable]) -> set[int]:
 
 def _effects(function: Any, handled: Handled) -> Iterator[tuple[Any, int]]:
     graph, *others = [concrete.graph for concrete in function._list_all_concrete_functions()]
-    if _has_resources(graph) and any(node.op in _DRAWS for node in _nested(graph)):
+    nested = (node for inner in graph._functions.values() for node in inner.definition.node_def)
+    if _has_resources(graph) and any(node.op in _DRAWS for node in nested):
         raise CaptureError(NESTED.format(where=where()))
     for each in (graph, *others):
         yield from ((LostEffect(op, ASSIGNED), 1) for op in _behind_updates(each, handled.updates))
@@ -167,11 +168,6 @@ def _has_resources(graph: Any) -> bool:
     """Return whether the graph captures a resource that may be an iterator."""
     handles = {id(variable.handle) for variable in (known() for known in graph._weak_variables) if variable is not None}
     return any(outer.dtype == tf.resource and id(outer) not in handles for outer, _ in graph.captures)
-
-
-def _nested(graph: Any) -> Iterator[Any]:
-    """Return the nodes of its loops and branches."""
-    return (node for inner in graph._functions.values() for node in inner.definition.node_def)
 
 
 def _key(tensor: Any) -> tuple[str, int]:

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
-from client_shim.replica.reads import agreed_reads
 from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import function_takes, function_trains, loop_at_work, where
 from fdt import compat
@@ -35,7 +34,7 @@ from nfdt.replica.assigned_weights import AssignedWeights
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
-from nfdt.replica.read_numbers import METHODS, ReadNumbers
+from nfdt.replica.read_numbers import METHODS, ReadNumbers, agreed_reads
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.sessions import NfdtSessions
 from nfdt.replica.side_effects import Handled, LostEffect, effects

@@ -1,13 +1,17 @@
 """Numbers that the script reads behind a step, which are rank 0's on every worker."""
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from client_shim.replica.steps import script_frames
+from client_shim.replica.steps import by_script, script_frames
+from fdt.compat.tensorflow import ops
+from fdt.patches import replace
 from fdt.process_group import ReplicaGroup
 
 METHODS = ("__float__", "__int__", "__index__", "numpy")
@@ -49,3 +53,34 @@ class ReadNumbers:
     def _of_float(self, number: Any) -> Any:
         plain = isinstance(number, (float, np.floating))
         return type(number)(rank_0s(self._group, float(number), "float")) if plain else number
+
+
+@contextlib.contextmanager
+def agreed_reads(agreed: Callable[[Any], Any], methods: Sequence[str]) -> Iterator[None]:
+    """Within the context, a number that the script reads from tensor `t` by one of `methods` is that of `agreed(t)`."""
+    busy = [False]
+    with contextlib.ExitStack() as stack:
+        for name in methods:
+            original = getattr(ops._EagerTensorBase, name)
+            replace(stack, ops._EagerTensorBase, name, _reading(original, agreed, busy))
+        yield
+
+
+def _reading(original: Any, agreed: Callable[[Any], Any], busy: list[bool]) -> Any:
+    @functools.wraps(original)
+    def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if busy[0] or not by_script() or not _is_number(tensor):
+            return original(tensor, *args, **kwargs)
+        busy[0] = True
+        try:
+            tensor = agreed(tensor)
+        finally:
+            busy[0] = False
+        return original(tensor, *args, **kwargs)
+
+    return read
+
+
+def _is_number(tensor: Any) -> bool:
+    kinds = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
+    return bool(kinds and tensor.shape.rank == 0)

@@ -1,14 +1,29 @@
-"""Values of a function's tensors that are known before it runs: constants, shapes, integer arguments."""
+"""Values of a function's tensors that are known before it runs: constants, shapes, integer arguments.
+
+Operations on known shapes, permutations and sizes are computed while a function is emitted.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from fdt.compat.tensorflow import constant_op, context, execute, tensor_util
 from replica.graph.emitted import Argument
-from replica.graph.flatten import Flat, Ref
-from replica.graph.fold import LARGEST, folded, is_folded
+from replica.graph.flatten import Flat, Ref, eager_attrs
 from replica.plan import Array
+
+_LARGEST = 4096  # elements of the largest folded value
+_FOLDED = frozenset(
+    (
+        "Abs Add AddV2 BroadcastArgs BroadcastGradientArgs BroadcastTo Cast ConcatOffset ConcatV2 Const DivNoNan "
+        "DynamicStitch Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater GreaterEqual Identity "
+        "InvertPermutation Less LessEqual LogicalAnd LogicalNot LogicalOr Max Maximum Min Minimum Mul Neg NotEqual "
+        "OnesLike Pack Pad Prod Range RealDiv Reshape ReverseV2 Select SelectV2 Size Slice Split SplitV Squeeze "
+        "StopGradient StridedSlice Sub Sum Tile Transpose Unpack ZerosLike"
+    ).split()
+)
 
 
 class KnownValues:
@@ -53,7 +68,7 @@ class KnownValues:
     def _unknown_inputs(self, ref: Ref) -> list[Ref]:
         """Return the inputs of a folded operation that were not read before."""
         node = self._flat.nodes[ref[0]]
-        if node.argument is not None or not is_folded(node.op):
+        if node.argument is not None or not _is_folded(node.op):
             return []
         return [each for each in node.inputs if each not in self._found]
 
@@ -62,11 +77,11 @@ class KnownValues:
         node = self._flat.nodes[ref[0]]
         if node.argument is not None:
             self._found[ref] = self._of_argument(node.argument)
-        elif is_folded(node.op):
+        elif _is_folded(node.op):
             inputs = [value for value in map(self._found.get, node.inputs) if value is not None]
             if len(inputs) == len(node.inputs):
-                for index, value in enumerate(folded(node.op, inputs)):
-                    self._found[ref[0], index] = value if value.size <= LARGEST else None
+                for index, value in enumerate(_folded(node.op, inputs)):
+                    self._found[ref[0], index] = value if value.size <= _LARGEST else None
 
     def _of_argument(self, index: int) -> Array | None:
         value = self._values[index]
@@ -74,3 +89,18 @@ class KnownValues:
             return None
         self.used.add(index)
         return np.asarray(value)
+
+
+def _is_folded(op: Any) -> bool:
+    """Return whether an operation's outputs are known when its inputs are."""
+    return op.type in _FOLDED and all((t.shape.num_elements() or 0) <= _LARGEST for t in op.outputs)
+
+
+def _folded(op: Any, inputs: Sequence[Array]) -> list[Array]:
+    """Return the outputs of an operation of a graph, for known inputs."""
+    if op.type == "Const":
+        return [tensor_util.MakeNdarray(op.get_attr("value"))]
+    with tf.init_scope():
+        tensors = [constant_op.constant(value) for value in inputs]
+        found = execute.execute(op.type, len(op.outputs), tensors, eager_attrs(op), context.context())
+    return [np.asarray(each) for each in found]

@@ -1,4 +1,4 @@
-"""The client's two channels to an engine during one job: commands and events, and batches."""
+"""The client's channel to an engine during one job: commands and events."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -27,20 +27,4 @@ class EngineChannel(Protocol):
 
     def cancel(self) -> None:
         """Cancel the job; never raises."""
-        ...
-
-
-class BatchFeeder(Protocol):
-    """Draws the batches that the job's data leave to the client; client_shim.feed.Feeder implements it."""
-
-    def wanted(self, wanted: pb.FeedWanted) -> None:
-        """Allow batches of `wanted.epoch` with an index below `wanted.up_to` to be sent."""
-        ...
-
-    def finish_epoch(self, epoch: int) -> None:
-        """Wait until the epoch is drawn to its end, if workers asked for all of it."""
-        ...
-
-    def stop(self) -> None:
-        """End the feeder. Raises the error that the script's own data raised, if any."""
         ...

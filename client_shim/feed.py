@@ -8,11 +8,12 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
 from client_shim.call import trimmed
+from client_shim.engine_channel import EngineChannel
 from fdt.blobs import Blobs
 from fdt.job import FEED_WINDOW
 from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
@@ -22,16 +23,6 @@ from fdt.tensors import flatten
 Epochs = Callable[[], Generator[tuple[int, Iterator[Any]], None, None]]  # (epoch, its batches), each drawn on demand
 
 STOP_S = 1.0  # longest wait for a batch that is being drawn when the job ends
-
-
-class FeedChannel(Protocol):
-    """The part of fdt.service.client.Conversation that a Feeder uses."""
-
-    def send(self, command: Command) -> None:
-        """Send `command` to the engine."""
-
-    def cancel(self) -> None:
-        """Cancel the job."""
 
 
 class Feeder:
@@ -51,7 +42,7 @@ class Feeder:
         self,
         name: str,
         epochs: Epochs,
-        talk: FeedChannel,
+        talk: EngineChannel,
         blobs: Blobs,
         job: str,
         first: int = 0,

@@ -6,7 +6,7 @@ become one virtual step an epoch, or one per real step where callbacks read sing
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured, is_dataset
@@ -16,16 +16,20 @@ from client_shim.engine_channel import EngineChannel
 from client_shim.job import CapturedFit, capture_call, make_job, seed_of
 from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
-from client_shim.starting import started
+from client_shim.script import ScriptError
 from client_shim.state import ScriptRun
 from client_shim.summary import summarize
-from client_shim.validation import ClientValidation
+from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
-from fdt.errors import WorkerError
+from fdt.errors import NeedsReplica, WorkerError
 from fdt.job import BatchHooks, GraphData
 from fdt.keras import attribute
+from fdt.rpc.session_pb2 import Ready
 from fdt.signals import held_back, released
 from fdt.trainable import Trainable
+
+if TYPE_CHECKING:
+    from client_shim.feed import Feeder
 
 
 def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -163,6 +167,30 @@ def _converse(fit: CapturedFit, talk: EngineChannel) -> Any:
             feeder.stop()  # raises the error of the script's own data, the cause of all others
 
 
+def started(remote: Remote, feeder: "Feeder | None", *, trained: bool, starts_over: bool) -> Ready:
+    """Set the job up.
+
+    A step of the script may fail on a worker alone, which traces it for batches of any size. If it fails on one
+    machine too, the run that starts again shows the error as Python does.
+
+    Args:
+        remote: The job.
+        feeder: The thread that draws its batches.
+        trained: An earlier `fit` has trained, so that the run cannot start again.
+        starts_over: NeedsReplica starts the run again.
+    """
+    try:
+        return remote.start(feeder)
+    except NeedsReplica as error:
+        raise NeedsReplica(str(error), error.reason, trained=trained) from None
+    except ScriptError as error:
+        if trained or not starts_over:
+            raise
+        last = str(error).strip().rpartition("\n")[2].strip()
+        reason = f"a worker could not trace the step ({last})"
+        raise NeedsReplica(reason, reason, trained=False) from None
+
+
 def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[], None]:
     at_once = call.flavor.steps_per_execution(call.model)
 
@@ -205,15 +233,7 @@ def _loop(fit: CapturedFit, remote: Remote, steps: int) -> Any:
 
 
 # Arguments that Keras's own loop receives as the script gave them; the others concern training data.
-_KEPT = (
-    "epochs",
-    "initial_epoch",
-    "validation_steps",
-    "validation_freq",
-    "max_queue_size",
-    "workers",
-    "use_multiprocessing",
-)
+_KEPT = ("epochs", "initial_epoch", "validation_steps", "validation_freq", *QUEUES)
 
 
 def _virtual(steps: int) -> Any:

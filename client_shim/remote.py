@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from client_shim.engine_channel import BatchFeeder, EngineChannel
+from client_shim.engine_channel import EngineChannel
 from client_shim.preemption import Preemption
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
@@ -21,6 +21,7 @@ from fdt.trainable import LEFT_OUT, Trainable
 from fdt.typing import Array
 
 if TYPE_CHECKING:
+    from client_shim.feed import Feeder
     from client_shim.resume.checkpointing import FitCheckpoints
 
 
@@ -43,7 +44,7 @@ class Remote:
         self._suspendable = self._suspends = False
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
         self._talk, self._events = talk, talk.events()
-        self._feeder: BatchFeeder | None = None
+        self._feeder: Feeder | None = None
         self._model = trainable.model_arrays()  # the workers' values as of the last message
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
@@ -53,7 +54,7 @@ class Remote:
         self._check_program: Callable[[], None] | None = check_program
 
     # -- the job ------------------------------------------------------------------------------------------------------
-    def start(self, feeder: BatchFeeder | None = None) -> pb.Ready:
+    def start(self, feeder: "Feeder | None" = None) -> pb.Ready:
         """Set the job up. Raises WorkerError when a worker cannot, NeedsReplica when this `fit` cannot be divided."""
         self._feeder = feeder
         self._send(setup=pb.Setup(job=self._job.to_proto()))
@@ -71,7 +72,7 @@ class Remote:
         """Cancel the job; never raises."""
         self._talk.cancel()
 
-    # -- Watcher ------------------------------------------------------------------------------------------------------
+    # -- events of Keras's callback list (watched.py) -----------------------------------------------------------------
     def begun(self) -> None:
         """Let the checkpoints restore the callbacks' states."""
         if self._fit_checkpoints is not None:

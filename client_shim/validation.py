@@ -12,7 +12,7 @@ from client_shim.resume import randomness
 from fdt.signals import released
 
 _LOOPS = ("_eval_epoch_iterator", "_eval_data_handler")  # Keras 3, tf_keras
-_QUEUES = ("workers", "use_multiprocessing", "max_queue_size")  # tf_keras
+QUEUES = ("workers", "use_multiprocessing", "max_queue_size")  # tf_keras
 
 
 class ClientValidation:
@@ -39,7 +39,7 @@ class ClientValidation:
         if self._missed:
             arguments = self._call.arguments
             x, y, sample_weight = unpacked(self._data)
-            given = {name: arguments[name] for name in _QUEUES if name in arguments}
+            given = {name: arguments[name] for name in QUEUES if name in arguments}
             size = arguments["validation_batch_size"] or arguments["batch_size"]
             steps = arguments["validation_steps"]
             data = FitData(x, y, sample_weight, size, steps, shuffle=False, model=self._call.model, **given)

@@ -1,31 +1,14 @@
 """A Keras callback list that notifies a watcher of epochs and steps and adds the engine's logs."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fdt.signals import released
 
-
-class Watcher(Protocol):
-    """Receives the events of Keras's callback list; client_shim.remote.Remote implements it."""
-
-    def begun(self) -> None:
-        """Called when all callbacks have seen the beginning of training."""
-
-    def epoch_begins(self, epoch: int) -> None:
-        """Called before the callbacks see the beginning of `epoch`."""
-
-    def step_done(self) -> None:
-        """Called when the callbacks have seen a step; one may have set `stop_training`."""
-
-    def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Called when all callbacks have seen the epoch's logs."""
-
-    def extra(self) -> dict[str, float]:
-        """Return the engine's own logs, which callbacks see and History omits."""
+if TYPE_CHECKING:
+    from client_shim.remote import Remote
 
 
-def watched_list(keras: Any, callbacks: Any, watcher: Watcher, *, stepwise: bool, **kwargs: Any) -> Any:
+def watched_list(keras: Any, callbacks: Any, watcher: "Remote", *, stepwise: bool, **kwargs: Any) -> Any:
     """Return a `keras.callbacks.CallbackList` of `callbacks` that notifies `watcher`.
 
     Signals raise only inside the callbacks, which are the script's code (fdt/signals.py).

@@ -11,12 +11,10 @@ from fdt.compat.tensorflow import function_def_to_graph, tensor_shape_pb2
 Ref = tuple[int, int]  # (number of a node, index of its output)
 # Random operations whose state TensorFlow keeps in the operation's kernel.
 RANDOM = frozenset(
-    (
-        "AllCandidateSampler FixedUnigramCandidateSampler LearnedUnigramCandidateSampler LogUniformCandidateSampler "
-        "Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomShuffle RandomStandardNormal "
-        "RandomUniform RandomUniformInt SampleDistortedBoundingBox SampleDistortedBoundingBoxV2 "
-        "ThreadUnsafeUnigramCandidateSampler TruncatedNormal UniformCandidateSampler"
-    ).split()
+    "AllCandidateSampler FixedUnigramCandidateSampler LearnedUnigramCandidateSampler LogUniformCandidateSampler "
+    "Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomShuffle RandomStandardNormal "
+    "RandomUniform RandomUniformInt SampleDistortedBoundingBox SampleDistortedBoundingBoxV2 "
+    "ThreadUnsafeUnigramCandidateSampler TruncatedNormal UniformCandidateSampler".split()
 )
 WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")  # to a variable
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")

@@ -16,13 +16,11 @@ from replica.plan import Array
 
 _LARGEST = 4096  # elements of the largest folded value
 _FOLDED = frozenset(
-    (
-        "Abs Add AddV2 BroadcastArgs BroadcastGradientArgs BroadcastTo Cast ConcatOffset ConcatV2 Const DivNoNan "
-        "DynamicStitch Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater GreaterEqual Identity "
-        "InvertPermutation Less LessEqual LogicalAnd LogicalNot LogicalOr Max Maximum Min Minimum Mul Neg NotEqual "
-        "OnesLike Pack Pad Prod Range RealDiv Reshape ReverseV2 Select SelectV2 Size Slice Split SplitV Squeeze "
-        "StopGradient StridedSlice Sub Sum Tile Transpose Unpack ZerosLike"
-    ).split()
+    "Abs Add AddV2 BroadcastArgs BroadcastGradientArgs BroadcastTo Cast ConcatOffset ConcatV2 Const DivNoNan "
+    "DynamicStitch Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater GreaterEqual Identity "
+    "InvertPermutation Less LessEqual LogicalAnd LogicalNot LogicalOr Max Maximum Min Minimum Mul Neg NotEqual "
+    "OnesLike Pack Pad Prod Range RealDiv Reshape ReverseV2 Select SelectV2 Size Slice Split SplitV Squeeze "
+    "StopGradient StridedSlice Sub Sum Tile Transpose Unpack ZerosLike".split()
 )
 
 

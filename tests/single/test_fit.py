@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_shim.fit import fit_remotely
+from client_shim.fit import fit_remotely, started
 from client_shim.imports import intercepted
 from client_shim.script import ScriptError
-from client_shim.starting import started
 from client_shim.state import ScriptRun, Settings
 from fdt.blobs import LocalBlobs
 from fdt.errors import CaptureError, NeedsReplica, WorkerError

@@ -47,7 +47,7 @@ def run(
         client, settings or Settings(), _one(reporters), directory=directory, preemption=preemption or Preemption()
     )
     if directory is not None:
-        from client_shim.seeding import seed_all
+        from client_shim.resume.randomness import seed_all
 
         seed_all(directory.arguments.seed)  # a resumed run must draw the same numbers again
 

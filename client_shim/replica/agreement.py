@@ -13,7 +13,7 @@ import wrapt
 
 from client_shim.replica.clocks import agreed_clocks
 from client_shim.replica.entropy import shared
-from client_shim.seeding import seed_all
+from client_shim.resume.randomness import seed_all
 from fdt import compat
 from fdt.patches import replace
 from fdt.process_group import ReplicaGroup

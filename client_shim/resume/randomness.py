@@ -1,9 +1,21 @@
-"""States of the global random generators of Python, NumPy and TensorFlow."""
+"""The global random generators of Python, NumPy and TensorFlow: their seeds and their states."""
 
 import random
 from typing import Any
 
 import numpy as np
+import wrapt
+
+
+def seed_all(seed: int) -> None:
+    """Seed a script that sets no seed itself, so that every run or rank draws alike; TensorFlow when it is imported."""
+
+    def tensorflow(module: Any) -> None:
+        module.random.set_seed(seed % 2**31)
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    wrapt.register_post_import_hook(tensorflow, "tensorflow")
 
 
 def states() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fdt.errors import UserError
 from fdt.job import FEED_WINDOW, number_of
 from fdt.report import quantity
-from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Ready, Standing, Where
+from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Standing, Where
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import Outcome, blobs_in, share_of
 from hfdt.engine.recovery import RankRecovery
@@ -194,7 +194,8 @@ class RanksCoordinator:
                 return Outcome()  # ranks that were restarted
             self._announced = True
             self._recovery.settle(first.ready.chosen)
-            first.ready.notes = _distinct_lines(e.ready for _, e in sorted(events.items()))
+            lines = (line for _, e in sorted(events.items()) for line in e.ready.notes.splitlines() if line)
+            first.ready.notes = "\n".join(dict.fromkeys(lines))
             first.ready.notes += f"\n{self._recovery.note}" if self._recovery.note else ""
         if self._pending is not None and _ANSWERS[str(self._pending.WhichOneof("kind"))] == kind:
             self._pending = None
@@ -237,7 +238,3 @@ def _add_counts(first: Event, events: Iterable[Event]) -> None:
     end.seconds = max(share.seconds for share in shares)
     end.bytes_sent = sum(share.bytes_sent for share in shares)
     end.bytes_received = sum(share.bytes_received for share in shares)
-
-
-def _distinct_lines(readies: Iterable[Ready]) -> str:
-    return "\n".join(dict.fromkeys(line for ready in readies for line in ready.notes.splitlines() if line))

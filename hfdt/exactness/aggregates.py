@@ -56,10 +56,11 @@ class Aggregates:
             sliced: The Result of slices.
             alone: The Result of the whole; None except on rank 0.
         """
-        metrics = [_message_of_metric(*owner) for owner in self._owners()]
-        variables = [_message_of_variable(*each) for each in held]
-        results = [_message_of_result(self._step(name)) for name in sliced.results]
-        messages = [*metrics, *variables, *results]
+        messages = [
+            *(_message_of_metric(*owner) for owner in self._owners()),
+            *(_message_of_variable(*each) for each in held),
+            *(f"{self._step(n)} from a metric's state, and it is not that metric's result" for n in sliced.results),
+        ]
         found = np.zeros(len(messages) + len(sliced.logs))
         if alone is not None:
             bad = [
@@ -148,10 +149,6 @@ def _message_of_metric(name: str, metric: Any) -> str:
 def _message_of_variable(variable: Any, line: str) -> str:
     name = getattr(variable, "path", tensor_variable(variable).name)
     return f"the training step assigns variable {name!r} ({line}) a value that depends on the rows of each rank"
-
-
-def _message_of_result(step: str) -> str:
-    return f"{step} from a metric's state, and it is not that metric's result"
 
 
 def agreed(comm: Comm, number: float) -> float:

@@ -79,7 +79,8 @@ class Applied:
     def has_momentum(self) -> bool:
         """Whether an update depends on earlier gradients, other than by their squares."""
         if isinstance(self.optimizer, rmsprop.RMSPropOptimizer):
-            return not _is_zero(self.optimizer._momentum)
+            value = self.optimizer._momentum
+            return not (isinstance(value, (int, float)) and value == 0)
         return type(self.optimizer) not in _WITHOUT_MOMENTUM
 
     @property
@@ -104,7 +105,7 @@ class Optimizers:
         if of_sessions(graph) and isinstance(made, tf.Operation):
             variables = frozenset(str(v.op.name) for g, v in pairs if g is not None)
             rate = next((t for t in (getattr(optimizer, name, None) for name in _RATES) if t is not None), None)
-            given = frozenset(_name(g) for g, _ in pairs if g is not None)
+            given = frozenset(str(getattr(g, "values", g).name) for g, _ in pairs if g is not None)
             self._of.setdefault(graph, []).append(Applied(optimizer, str(made.name), variables, given, rate))
         return made
 
@@ -154,17 +155,9 @@ def check(rule: AsyncAlgorithm, applied: Sequence[Applied], *, momentum: bool, c
         raise CaptureError(NOT_SGD.format(other[0] if other else "an update by hand"))
 
 
-def _name(gradient: Any) -> str:
-    return str(getattr(gradient, "values", gradient).name)
-
-
 def _variables(optimizer: Any, graph: Any) -> list[Any]:
     with graph.as_default():
         return list(optimizer.variables())
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value == 0
 
 
 _MOMENTS = {momentum.MomentumOptimizer: ("_momentum", "momentum"), adam.AdamOptimizer: ("_beta1", "m")}

@@ -134,7 +134,7 @@ def _simulate(script: str, script_args: list[str], given: dict[str, Any]) -> int
 
     def run_script(client: "Client", reporters: "Reporters") -> int:
         import client_shim
-        from client_shim.seeding import seed_all
+        from client_shim.resume.randomness import seed_all
         from client_shim.state import Settings
         from fdt.report import Reporters
         from nfdt.simulator.outcome import Collector, SimulationOutcome

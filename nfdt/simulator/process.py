@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from client_shim.seeding import seed_all
+from client_shim.resume.randomness import seed_all
 from fdt.environment import warm_up
 from fdt.job import FeedData, JobSpec
 from fdt.network import Cluster, equal_nodes

@@ -28,7 +28,8 @@ class ClientValidation:
     def __init__(self, call: FitCall, captured: Captured, first: int = 0) -> None:
         self._call, self._data = call, captured.validation_data
         self._original = call.model.evaluate
-        self._draws = captured.validation is None and self._data is not None and not self._has_arrays()
+        sent = captured.validation is not None or self._data is None
+        self._draws = not (sent or arrays.can_take(call.flavor.name, *unpacked(self._data)))
         self._loop: Any = None
         self._plan: feeds.FeedPlan | None = None
         epochs = range(call.arguments["initial_epoch"] or 0, first if self._draws else 0)
@@ -56,9 +57,6 @@ class ClientValidation:
         if cached and self._plan is not None:
             self._plan.draw_ahead()
         return result
-
-    def _has_arrays(self) -> bool:
-        return arrays.can_take(self._call.flavor.name, *unpacked(self._data))
 
     def _prepare(self) -> None:
         """Take Keras's own loop over the data, which it makes before the first validation of a `fit`."""

@@ -64,7 +64,8 @@ def verify(request: VerifyRequest, *, as_json: bool = False) -> int:
     if as_json:
         print(json.dumps(_record(request, compared, verdict, notes), allow_nan=False))
         return verdict.exit_code
-    table.show(out, _title(request), compared, notes, verdict)
+    title = f"{request.engine} verify {request.script}: alone and on {quantity(request.workers, 'worker')}"
+    table.show(out, title, compared, notes, verdict)
     return verdict.exit_code
 
 
@@ -85,10 +86,6 @@ def _record(request: VerifyRequest, compared: "Comparison", verdict: "Verdict", 
 
     about = {"command": f"{request.engine} verify", "script": request.script, "workers": request.workers}
     return {**about, "time": time.time(), **as_json(compared, notes, verdict)}
-
-
-def _title(request: VerifyRequest) -> str:
-    return f"{request.engine} verify {request.script}: alone and on {quantity(request.workers, 'worker')}"
 
 
 def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[str]]":

@@ -8,7 +8,7 @@ import click
 
 from client_shim.verify.command import VerifyRequest
 from client_shim.verify.command import verified as verified_first
-from fdt.cli.options import FAULTS, REPORTS, TRAINING, CountType, apply
+from fdt.cli.options import DIRECTORY, FAULTS, REPORTS, TRAINING, CountType, apply
 from fdt.cli.program import TYPED, option, print_note
 from fdt.errors import UsageError
 
@@ -36,8 +36,7 @@ def steps_option(function: Decorated) -> Decorated:
 def verdict_option(function: Decorated) -> Decorated:
     """Add the option `--log-dir DIR` of `verify`."""
     text = "Also write the result as JSON to DIR, the log directory of a run, whose report then shows it."
-    directory = click.Path(file_okay=False, path_type=Path)
-    return option(REPORTS, "--log-dir", type=directory, metavar="DIR", help=text)(function)
+    return option(REPORTS, "--log-dir", type=DIRECTORY, metavar="DIR", help=text)(function)
 
 
 def verify_option(function: Decorated) -> Decorated:

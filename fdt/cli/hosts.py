@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.options import Address, CountType, apply, tls_options, token_option
+from fdt.cli.options import DIRECTORY, FILE, Address, CountType, apply, tls_options, token_option
 from fdt.cli.program import Command, option
 from fdt.errors import UsageError
 
@@ -32,9 +32,8 @@ def hosts_options(function: Decorated) -> Decorated:
     """Add -H and --hostfile."""
     group = "Hosts"
     text = "Hosts and their workers: host1:4,host2:4.  [default: those of Slurm or Kubernetes, else this host]"
-    file = click.Path(dir_okay=False, path_type=Path)
     return option(group, "-H", "--hosts", metavar="HOST:N,...", help=text)(
-        option(group, "--hostfile", type=file, metavar="FILE", help="File with one host on each line: host1 slots=4.")(
+        option(group, "--hostfile", type=FILE, metavar="FILE", help="File with one host on each line: host1 slots=4.")(
             function
         )
     )
@@ -96,19 +95,15 @@ def report_hosts(command: str, hosts: "list[Host]", *, as_json: bool = False) ->
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLIENT = "client"
+DAYS = "Days for which the certificates are valid.  [default: 365]"
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9a-fA-F:]*:[0-9a-fA-F:]*")
 
 
 @click.command("certs", cls=Command)
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=DIRECTORY)
 @click.argument("hosts", nargs=-1, metavar="HOST...")
-@click.option(
-    "--days",
-    type=CountType("a number of days"),
-    default=365,
-    help="Days for which the certificates are valid.  [default: 365]",
-)
+@click.option("--days", type=CountType("a number of days"), default=365, help=DAYS)
 @click.option("--user", "users", multiple=True, metavar="USER", help="Make a certificate of this user, too.")
 def certs_command(directory: Path, hosts: Sequence[str], days: int, users: Sequence[str]) -> None:
     """Make TLS certificates for a cluster.
@@ -190,8 +185,7 @@ def _write(stem: Path, certificate: str, key: str) -> None:
 def emulate_option(group: str, emulated: str) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds --emulate, in `group`, to a command. `emulated`: what is emulated, for the help."""
     text = f"Run each worker on an emulated host, with the file's {emulated} (docs/cluster.md); needs root."
-    file = click.Path(dir_okay=False, path_type=Path)
-    return option(group, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)
+    return option(group, "--emulate", type=FILE, metavar="CLUSTER.YAML", help=text)
 
 
 def check_emulated(given: dict[str, Any], flags: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ DEFAULT_WORKERS = 2
 PRIORITIES = (-10, 10)  # of jobs on a server
 
 TLS_OPTIONS = ("tls_cert", "tls_key", "tls_ca")
+FILE, DIRECTORY = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
 TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "Output", "Server"
 
 
@@ -106,7 +107,6 @@ def fault_options(function: Decorated) -> Decorated:
 
 def resume_options(function: Decorated) -> Decorated:
     """Add --run-dir, --resume and --grace-period."""
-    directory = click.Path(file_okay=False, path_type=Path)
     run_dir = "Save the state after each epoch to DIR, for --resume. Also the default of --log-dir."
     resume = (
         "Continue the run that --run-dir saved in DIR: same script, arguments and options; further options "
@@ -117,8 +117,8 @@ def resume_options(function: Decorated) -> Decorated:
         "code 75.  [default: 25s]"
     )
     options = [
-        option(FAULTS, "--run-dir", type=directory, metavar="DIR", help=run_dir),
-        option(FAULTS, "--resume", type=directory, metavar="DIR", help=resume),
+        option(FAULTS, "--run-dir", type=DIRECTORY, metavar="DIR", help=run_dir),
+        option(FAULTS, "--resume", type=DIRECTORY, metavar="DIR", help=resume),
         option(FAULTS, "--grace-period", type=Duration(), help=grace_period),
     ]
     return apply(options, function)
@@ -138,12 +138,11 @@ def detach_option(function: Decorated) -> Decorated:
 
 def report_options(function: Decorated) -> Decorated:
     """Add --log-dir, --tensorboard, --verbose and --quiet."""
-    directory = click.Path(file_okay=False, path_type=Path)
     log_dir = "Write every record as JSON lines, and a log per worker, to DIR."
     tensorboard = "Write TensorFlow event files, one set per worker, to DIR."
     options = [
-        option(REPORTS, "--log-dir", type=directory, metavar="DIR", help=log_dir),
-        option(REPORTS, "--tensorboard", type=directory, metavar="DIR", help=tensorboard),
+        option(REPORTS, "--log-dir", type=DIRECTORY, metavar="DIR", help=log_dir),
+        option(REPORTS, "--tensorboard", type=DIRECTORY, metavar="DIR", help=tensorboard),
         option(REPORTS, "-v", "--verbose", is_flag=True, help="Print where the workers' logs are, and keep them."),
         option(REPORTS, "-q", "--quiet", is_flag=True, help="Print errors only: no progress, summary or notes."),
     ]
@@ -153,8 +152,7 @@ def report_options(function: Decorated) -> Decorated:
 def timeline_option(function: Decorated) -> Decorated:
     """Add --timeline."""
     text = "Write the times of all workers' steps to FILE, for ui.perfetto.dev or chrome://tracing."
-    file = click.Path(dir_okay=False, path_type=Path)
-    return option(REPORTS, "--timeline", type=file, metavar="FILE", help=text)(function)
+    return option(REPORTS, "--timeline", type=FILE, metavar="FILE", help=text)(function)
 
 
 def server_options(function: Decorated) -> Decorated:
@@ -171,9 +169,8 @@ def server_options(function: Decorated) -> Decorated:
 
 def token_option(function: Decorated) -> Decorated:
     """Add --token-file."""
-    file = click.Path(dir_okay=False, path_type=Path)
     text = "File that holds the server's token. The environment variable FDT_TOKEN may hold it instead."
-    return option(SERVER, "--token-file", type=file, metavar="FILE", help=text)(function)
+    return option(SERVER, "--token-file", type=FILE, metavar="FILE", help=text)(function)
 
 
 def listen_options(function: Decorated) -> Decorated:
@@ -190,14 +187,13 @@ def listen_options(function: Decorated) -> Decorated:
 
 def tls_options(function: Decorated) -> Decorated:
     """Add --tls-cert, --tls-key and --tls-ca."""
-    file = click.Path(dir_okay=False, path_type=Path)
     texts = {
         "cert": "This side's certificate, PEM; `certs` makes one.",
         "key": "The certificate's private key, PEM.",
         "ca": "The authority that signed the other side's certificate, PEM.",
     }
     names = {f"--tls-{name}": text for name, text in texts.items()}
-    return apply([option(SERVER, name, type=file, metavar="FILE", help=text) for name, text in names.items()], function)
+    return apply([option(SERVER, name, type=FILE, metavar="FILE", help=text) for name, text in names.items()], function)
 
 
 def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:

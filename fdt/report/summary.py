@@ -121,12 +121,14 @@ class Summary(Reporter):
 
 def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
     """Return the lines of the summary by name."""
+    computing = computing_workers(totals)
+    together = f"{computing:.2f} workers at the same time, on average"
     found = {
         "workers": str(workers),
         "algorithm": ", ".join(totals.algorithms),
         "trained": _trained(totals),
         "throughput": rate(totals.samples, totals.seconds),
-        "computing": _computing(totals),
+        "computing": together if computing and len(totals.workers) > 1 else "",
         "moved": f"{nbytes(totals.bytes_sent)} sent, {nbytes(totals.bytes_received)} received by workers",
         "chosen": "; ".join(totals.chosen),
         "staleness": _staleness(totals.staleness),
@@ -157,11 +159,6 @@ def _trained(totals: RunTotals) -> str:
 
 def _steps(totals: RunTotals | WorkerTotals) -> str:
     return f"{quantity(totals.steps, 'step')}, {quantity(totals.samples, 'sample')}"
-
-
-def _computing(totals: RunTotals) -> str:
-    computing = computing_workers(totals)
-    return f"{computing:.2f} workers at the same time, on average" if computing and len(totals.workers) > 1 else ""
 
 
 def _staleness(totals: StalenessTotals) -> str:

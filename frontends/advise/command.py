@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdt.cli.options import REPORTS, seed_option
+from fdt.cli.options import FILE, REPORTS, seed_option
 from fdt.cli.program import ScriptCommand, option
 from fdt.environment import quiet_import
 from fdt.errors import EXIT_USAGE, UserError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from frontends.advise.ranking import Ranking, ScriptProbe
 
 SHOWN = 5
+NODES = "Nodes and links (docs/cluster.md). A node of speed 1 is this machine; `step` is not used."
 ELSE = "use nfdt simulate --compare, or a short run of each algorithm"
 EXAMPLES = """\b
 Examples:
@@ -32,14 +33,7 @@ Examples:
 
 
 @click.command("advise", cls=ScriptCommand, epilog=EXAMPLES)
-@option(
-    "Cluster",
-    "--cluster",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Nodes and links (docs/cluster.md). A node of speed 1 is this machine; `step` is not used.",
-)
+@option("Cluster", "--cluster", required=True, type=FILE, metavar="FILE", help=NODES)
 @seed_option
 @option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
 @config_options

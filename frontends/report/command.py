@@ -19,16 +19,12 @@ Examples:
   hfdt report logs/a logs/b            write report.html here, with the curves of both
   hfdt report train-1 --out run.html   a detached run, by its name; it may still be running
 """
+OUT = "The file to write; - is stdout.  [default: report.html in the run's directory; for several runs, here]"
 
 
 @click.command("report", cls=Command, epilog=EXAMPLES)
 @click.argument("runs", metavar="RUN [RUN...]", nargs=-1)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    metavar="FILE",
-    help="The file to write; - is stdout.  [default: report.html in the run's directory; for several runs, here]",
-)
+@click.option("--out", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE", help=OUT)
 def report_command(runs: tuple[str, ...], out: Path | None) -> int:
     """Write one HTML file about runs.
 

@@ -16,13 +16,12 @@ from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
-from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, InFloat64
 from hfdt.exactness.gradient_pass import GradientPass, any_rows
 from hfdt.exactness.metrics import MetricTotals, metric_objects, result_of
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
-from hfdt.exactness.untouched import counters, others
+from hfdt.exactness.untouched import counters, others, without_randomness
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms

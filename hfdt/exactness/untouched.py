@@ -1,12 +1,14 @@
-"""A context in which a trial's steps may change variables, and the states from which they start."""
+"""Contexts of a trial's steps: they may change variables, from the states given here, and draw no random numbers."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from fdt.keras import unique
 from fdt.keras.variables import tensor_variable
+from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.exactness.gradient_pass import is_numeric
 
@@ -85,3 +87,36 @@ def _moved(value: Tensor) -> Tensor:
     wave = tf.reshape(tf.cos(tf.range(size, dtype=tf.float32)), value.shape)
     scale = tf.maximum(tf.reduce_mean(tf.abs(tf.cast(value, tf.float32))), 0.01)
     return value + tf.cast(0.1 * scale * wave, value.dtype)
+
+
+@contextlib.contextmanager
+def without_randomness(flavor: str) -> Iterator[None]:
+    """Replace random functions: dropout is the identity, normal draws are their mean, uniform draws the middle."""
+    patches = [
+        Patch(tf.nn, "dropout", lambda original, x, *args, **kwargs: tf.convert_to_tensor(x)),
+        Patch(tf.nn.experimental, "stateless_dropout", lambda original, x, *args, **kwargs: tf.convert_to_tensor(x)),
+        Patch(tf.random, "normal", _normal),
+        Patch(tf.random, "uniform", _uniform),
+    ]
+    if flavor == "keras":
+        from fdt.compat.keras3 import random
+
+        patches += [
+            Patch(random, "dropout", lambda original, inputs, *args, **kwargs: inputs),
+            Patch(random, "normal", _normal),
+            Patch(random, "truncated_normal", _normal),
+            Patch(random, "uniform", _uniform),
+        ]
+    with patched(patches):
+        yield
+
+
+def _normal(original: Any, shape: Any, mean: Any = 0.0, *args: Any, **kwargs: Any) -> Any:
+    drawn = original(shape, mean, *args, **kwargs)
+    return tf.zeros_like(drawn) + tf.cast(mean, drawn.dtype)
+
+
+def _uniform(original: Any, shape: Any, minval: Any = 0, maxval: Any = None, *args: Any, **kwargs: Any) -> Any:
+    drawn = original(shape, minval, maxval if maxval is not None else 1.0, *args, **kwargs)
+    top = tf.cast(maxval if maxval is not None else 1, drawn.dtype)
+    return tf.zeros_like(drawn) + (tf.cast(minval, drawn.dtype) + top) / 2 if drawn.dtype.is_floating else drawn

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fdt.cli import RunRequest, flag
-from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, report_options
+from fdt.cli.options import DIRECTORY, FILE, REPORTS, TRAINING, CountType, apply, job_options, report_options
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
@@ -57,20 +57,19 @@ def _of_cluster() -> list[Callable[[Any], Any]]:
     seed = "Seed of the cluster's random times, and of the script unless it sets its own.  [default: 0]"
     return [
         option(CLUSTER, "--workers", "-np", type=CountType("a number of workers"), help=workers),
-        option(CLUSTER, "--cluster", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=cluster),
+        option(CLUSTER, "--cluster", type=FILE, metavar="FILE", help=cluster),
         option(CLUSTER, "--overlap", type=click.Choice(["on", "off"]), default="off", help=overlap),
         option(TRAINING, "--seed", type=CountType("a seed", 0), default=0, help=seed),
     ]
 
 
 def _of_reports() -> list[Callable[[Any], Any]]:
-    directory = click.Path(file_okay=False, path_type=Path)
     compare = "Run the script once per algorithm, with the same seed; print one table."
     report = "Write report.html, and its data as JSON and CSV, to DIR."
     return [
         option(REPORTS, "--compare", metavar="NAME,NAME,...", help=compare),
-        option(REPORTS, "--report", type=directory, metavar="DIR", help=report),
-        option(REPORTS, "--data", type=directory, metavar="DIR", help="Write the data only, as JSON, to DIR."),
+        option(REPORTS, "--report", type=DIRECTORY, metavar="DIR", help=report),
+        option(REPORTS, "--data", type=DIRECTORY, metavar="DIR", help="Write the data only, as JSON, to DIR."),
     ]
 
 

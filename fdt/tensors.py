@@ -107,6 +107,8 @@ def _plain(array: Array) -> tuple[str, tuple[int, ...], Array]:
         items = [v if isinstance(v, bytes) else str(v).encode() for v in array.reshape(-1).tolist()]
         lengths = np.array([len(items), *map(len, items)], np.uint64).tobytes()
         return "string", array.shape, np.frombuffer(lengths + b"".join(items), np.uint8)
+    if not array.dtype.isnative:  # the dtype's name does not tell the order of its bytes
+        array = array.astype(array.dtype.newbyteorder("="))
     return array.dtype.name, array.shape, np.ascontiguousarray(array)
 
 

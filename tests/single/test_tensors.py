@@ -10,6 +10,8 @@ ARRAYS = [
     np.zeros((0, 4), "uint8"),
     np.array([["a", "bcd"], ["", "ü"]], object),
     np.arange(12).reshape(3, 4).T,
+    np.arange(6, dtype=">f4").reshape(2, 3)[:, ::2],  # as files of MNIST and of FITS hold them
+    np.array(7, ">i8"),
 ]
 
 

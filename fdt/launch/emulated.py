@@ -15,6 +15,7 @@ process of the network's namespace waits.
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,7 +26,7 @@ from pathlib import Path
 from fdt.environment import thread_variables
 from fdt.errors import UsageError
 from fdt.launch import Exit, Task, delay, describe, stop_all
-from fdt.launch.namespaces import await_namespace, check_privilege, crossed, inside, ip, mac_of, network_of
+from fdt.launch.namespaces import await_namespace, check_privilege, crossed, inside, ip, is_stopped, mac_of, network_of
 from fdt.network import Cluster, NetworkLink
 from fdt.network.topology import SERVER, Topology
 from fdt.security import without_links
@@ -36,6 +37,8 @@ from fdt.signals import shielded
 INTERFACES = "interfaces.json"  # in the run's directory: bytes sent and received by each host
 BURST_S = 0.004  # seconds of a link's bandwidth that may pass at once
 LEAST_BURST = 32_000  # bytes: a few full packets
+_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,64}}$){_LABEL}([.]{_LABEL})*")
 
 # Runs in the new namespaces: keep the engine's socket reachable, hide this machine's shared memory, let the host's name
 # be its address (Gloo looks it up), wait for the link.
@@ -51,11 +54,22 @@ shift 4; read _; exec "$@"
 
 @dataclass(frozen=True)
 class EmulatedHost:
-    """An emulated host. `place`: its node in the topology. `address`: its IPv4 address."""
+    """An emulated host. `place`: its node in the topology. `address`: its IPv4 address.
+
+    Raises:
+        UsageError: A host cannot have that name.
+    """
 
     place: int
     name: str
     address: str
+
+    def __post_init__(self) -> None:
+        if not _HOST_NAME.fullmatch(self.name):
+            raise UsageError(
+                "--emulate needs names of nodes that can be names of hosts: 64 characters at most, of a-z, A-Z, 0-9, "
+                f". and -, from a letter or digit to a letter or digit. Received: {self.name}"
+            )
 
 
 def address_of(number: int) -> str:
@@ -258,6 +272,10 @@ class EmulatedProcesses:
         """Implement Processes."""
         codes = [(rank, popen.poll()) for rank, popen in enumerate(self._running)]
         return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
+
+    def stopped(self) -> list[int]:
+        """Return the ranks whose processes are stopped, by SIGSTOP or a debugger."""
+        return [rank for rank, popen in enumerate(self._running) if is_stopped(popen.pid)]
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes; record the byte counts of the hosts' interfaces."""

@@ -1,4 +1,4 @@
-"""Network namespaces of Linux: commands inside them, and the bytes that crossed their interfaces."""
+"""Network namespaces of Linux: commands and processes inside them, and the bytes that crossed their interfaces."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fdt.errors import UserError
@@ -57,6 +58,14 @@ def await_namespace(popen: "subprocess.Popen[bytes]") -> None:
             return
         time.sleep(0.005)
     raise UserError(f"an emulated host did not start within {READY_S:g} s: {popen.args!r}")
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, by a signal or a debugger."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def ip(network: str, *commands: str) -> None:

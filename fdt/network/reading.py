@@ -12,7 +12,7 @@ import yaml
 from fdt import network
 from fdt.errors import UsageError
 from fdt.network import Cluster, ClusterLink, NetworkLink, NodeGroup, Slowdowns, Speed, check_always_there
-from fdt.network.topology import SERVER_NAME, topology_of
+from fdt.network.topology import SERVER_NAME, shared_name, topology_of
 
 MOST = 100_000  # nodes of a group: each is an object
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -108,7 +108,7 @@ def read_cluster(path: Path) -> Cluster:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--cluster cannot be read: {error}") from None
+        raise UsageError(f"--cluster cannot be read: {path}: {getattr(error, 'strerror', None) or error}") from None
     return parse_cluster(text, str(path))
 
 
@@ -166,9 +166,9 @@ def _group(entry: ConfigEntry, index: int, topology: str) -> NodeGroup:
 
 
 def _check_names(nodes: list[ConfigEntry], groups: list[NodeGroup]) -> None:
-    for i, group in enumerate(groups):
-        if group.name in [g.name for g in groups[:i]]:
-            raise nodes[i].wrong("a group with a name that no other group has", group.name)
+    if shared := shared_name(groups, MOST):
+        valid = f"a group with names, its own and its nodes', that no other group has, and not {SERVER_NAME}"
+        raise nodes[shared[0]].wrong(valid, shared[1])
 
 
 def _check_layers(entry: ConfigEntry, groups: list[NodeGroup]) -> None:

@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fdt.errors import UsageError
-from fdt.network import LAYERED, LAYERS, LINKED, RING, STAR, Cluster, ClusterNode, NetworkLink
+from fdt.network import LAYERED, LAYERS, LINKED, RING, STAR, Cluster, ClusterNode, NetworkLink, NodeGroup
 
 SERVER = -1  # the parameter server's number in the graph; nodes have their index
 SERVER_NAME = "server"
+MOST_LINKS = 1_000_000  # of a list: each is an object
 _CENTER = -2
 _GROUPS = -3  # and below: the end of a group's uplink at its nodes; a switch
 
@@ -138,6 +139,21 @@ class Topology:
         return tuple(reversed(channels))
 
 
+def shared_name(groups: Sequence[NodeGroup], most: int) -> tuple[int, str] | None:
+    """Return a name that would name two nodes or groups, or a node and the server, and the number of its second group.
+
+    A group without a count may have 1 to `most` nodes.
+    """
+    taken = {SERVER_NAME}
+    for number, group in enumerate(groups):
+        several = range(group.count or most) if group.count != 1 else ()
+        names = {group.name, *(f"{group.name}-{node}" for node in several)}
+        if shared := sorted(names & taken):
+            return number, shared[0]
+        taken |= names
+    return None
+
+
 def topology_of(cluster: Cluster) -> Topology:
     """Return the graph of all nodes of `cluster`. Raises UsageError for a listed link that cannot be."""
     made = Topology()
@@ -196,6 +212,8 @@ def _linked(cluster: Cluster, made: Topology) -> None:
         for name in (listed.a, listed.b):
             if name not in named:
                 raise UsageError(f"{listed.where}: must be one of {known}, or a node of a group. Received: {name}")
+        if len(made.ends) + len(named[listed.a]) * len(named[listed.b]) > MOST_LINKS:
+            raise UsageError(f"{listed.where}: must be one of {MOST_LINKS:,} links at most. Received: more")
         for a, b in itertools.product(named[listed.a], named[listed.b]):
             shown = f"{made.places[a]} and {made.places[b]}"
             if a == b:

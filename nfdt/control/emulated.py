@@ -3,12 +3,13 @@
 Commands and acknowledgements use a Unix socket, which is on no link; tensors are sent from host to host by TCP.
 """
 
+import contextlib
 import os
 import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, overload
@@ -24,12 +25,14 @@ from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.signals import held_back
-from fdt.supervise.outcome import explain_loss
+from fdt.supervise.outcome import died_of, tail
 from fdt.typing import Tensor
-from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE
+from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE, listening
+from nfdt.control.store import check_given, check_steps
 
 POLL_S = 0.25
 START_S = 60.0
+STOPPED_S = 25.0  # longest time for which a peer's process may be stopped
 STANDSTILL_S = 5.0  # longest time without an event while every peer only waits
 
 
@@ -81,6 +84,7 @@ class EmulatedPeer:
         self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
     ) -> EmulatedAck:
         """Apply a function to tensors, as Peer.compute."""
+        check_steps(steps)
         return self._send("compute", f"compute {into}", into, function, names, steps)
 
     def send(self, to: "EmulatedPeer | Sequence[EmulatedPeer]", name: str, into: str | None = None) -> EmulatedAck:
@@ -100,8 +104,12 @@ class EmulatedPeer:
 
     def _send(self, kind: str, command: str, *arguments: Any) -> EmulatedAck:
         ack = EmulatedAck(self._peers, kind, f"{self.name}: {command}")
+        packed = cloudpickle.dumps(arguments)  # may fail: the command is registered afterwards
         number = self._peers.expect(self, ack)
-        self.connection.send_bytes(cloudpickle.dumps((number, kind, arguments)))
+        try:
+            self.connection.send_bytes(cloudpickle.dumps((number, kind, packed)))
+        except OSError:  # the peer has ended: the wait names the cause
+            ack.wait()
         return ack
 
 
@@ -153,6 +161,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
     @property
     def links(self) -> dict[str, int]:
         """Bytes that crossed each host's interface, as the kernel counts them: headers and retries included."""
+        self._check()  # a peer that has ended has no interface
         crossed = {peer.name: counters(pid) for peer, pid in zip(self._peers, self._processes.pids, strict=True)}
         ways = (("up", "sent"), ("down", "received"))
         return {f"{name} {way}": counts[key] for name, counts in crossed.items() for way, key in ways}
@@ -168,6 +177,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
 
     def first(self, *acks: EmulatedAck) -> EmulatedAck:
         """Wait for one of `acks` and return it."""
+        check_given(acks)
         self._until(lambda: any(ack.done for ack in acks))
         return next(ack for ack in acks if ack.done)
 
@@ -191,16 +201,18 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         env |= {EMULATED_CLUSTER_VARIABLE: str(file.resolve()), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
         task = Task("peer", (sys.executable, "-m", "nfdt.control.host"), len(self._peers), env)
-        with Listener(path, "AF_UNIX", backlog=len(self._peers), authkey=key.encode()) as listener:
+        with listening(path, len(self._peers), key.encode()) as listener:
             launcher = EmulatedLauncher(self._run_dir, self._network, self._host, self._environment)
             with held_back():
                 self._processes = launcher.start(task)
-            greeting = threading.Thread(target=self._greet, args=(listener,), daemon=True)
-            greeting.start()
+            threading.Thread(target=self._greet, args=(listener,), daemon=True).start()
             deadline = time.monotonic() + START_S
-            while greeting.is_alive():
-                greeting.join(POLL_S)
-                self._check(time.monotonic() < deadline)
+            with self._changed:
+                while missing := [peer.name for peer in self._peers if not hasattr(peer, "connection")]:
+                    self._changed.wait(POLL_S)
+                    self._check()
+                    if time.monotonic() > deadline:
+                        raise UserError(f"not all peers started within {START_S:g} s. Missing: {', '.join(missing)}")
 
     def _host(self, role: str, rank: int) -> EmulatedHost:
         return EmulatedHost(self._peers[rank].index, self._peers[rank].name, self._peers[rank].address)
@@ -209,37 +221,63 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         return {ADDRESS_VARIABLE: self._peers[rank].address}
 
     def _greet(self, listener: Listener) -> None:
-        for _ in self._peers:
-            connection = listener.accept()
-            peer = self._peers[int(connection.recv_bytes())]
-            peer.connect(connection)
-            threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
+        with self._failing("a peer did not attach"):
+            for _ in self._peers:
+                connection = listener.accept()
+                peer = self._peers[int(connection.recv_bytes())]
+                with self._changed:
+                    peer.connect(connection)
+                    self._changed.notify_all()
+                threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
 
     def _listen(self, peer: EmulatedPeer) -> None:
-        try:
+        with self._failing(f"peer {peer.name} sent an answer that cannot be read"):
             while True:
-                number, value, error, detail = cloudpickle.loads(peer.connection.recv_bytes())
+                answer = peer.connection.recv_bytes()
                 with self._changed:
-                    ack = self._missing[peer.index].pop(number)
-                    ack.answer(value, done=not error)
-                    self._acks += 1
-                    if error and not self._error:
-                        self._error = f"`{ack.command}` failed: {error}"
-                        if detail:
-                            print(detail, file=sys.stderr)
+                    self._take(peer, *cloudpickle.loads(answer))
                     self._changed.notify_all()
+
+    def _take(self, peer: EmulatedPeer, number: int, packed: bytes, error: str, detail: str) -> None:
+        ack = self._missing[peer.index].pop(number)
+        self._acks += 1
+        try:
+            ack.answer(cloudpickle.loads(packed), done=not error)
+        except Exception as broken:
+            error = f"{type(broken).__name__}: {broken}"
+        if error and not self._error:
+            self._error = f"`{ack.command}` failed: {error}"
+            if detail:
+                print(detail, file=sys.stderr)
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Within the context, an error ends the program's waits. `_check` names the cause of a connection's end."""
+        try:
+            yield
         except (EOFError, OSError):
             return
+        except Exception as error:
+            with self._changed:
+                self._error = self._error or f"{what}: {type(error).__name__}: {error}"
+                self._changed.notify_all()
 
     def _until(self, true: Callable[[], bool]) -> None:
-        acks, since = -1, time.monotonic()
+        acks, since, stopped_s = -1, time.monotonic(), time.monotonic()
         with self._changed:
+            self._check()
             while not true():
                 self._changed.wait(POLL_S)
-                self._check(True)
-                if acks != self._acks or not self._all_wait():
-                    acks, since = self._acks, time.monotonic()
-                elif time.monotonic() - since > STANDSTILL_S:
+                self._check()
+                now_s, stopped = time.monotonic(), self._processes.stopped()
+                if not stopped:
+                    stopped_s = now_s
+                elif now_s - stopped_s > STOPPED_S:
+                    name = self._peers[stopped[0]].name
+                    raise UserError(f"peer {name} has been stopped for {STOPPED_S:g} s, by SIGSTOP or a debugger")
+                if acks != self._acks or stopped or not self._all_wait():
+                    acks, since = self._acks, now_s
+                elif now_s - since > STANDSTILL_S:
                     stuck = next(ack for missing in self._missing for ack in missing.values())
                     raise UserError(f"`{stuck.command}` never ends")
 
@@ -248,12 +286,11 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         firsts = [next(iter(missing.values())) for missing in self._missing if missing]
         return all(ack.kind == "wait" for ack in firsts)
 
-    def _check(self, in_time: bool) -> None:
+    def _check(self) -> None:
+        for ended in self._processes.exits():
+            name, log = self._peers[ended.rank or 0].name, self._run_dir / f"peer-{ended.rank}.log"
+            cause, last = died_of(ended.cause, log), tail(log, lines=1)  # the log is removed with the run
+            more = f"; its last line: {last}" if last and last not in cause else ""
+            raise UserError(f"peer {name} was lost: {cause}{more}")
         if self._error:
             raise UserError(self._error)
-        exits = self._processes.exits()
-        if exits:
-            failed = explain_loss("peer", exits[0].rank, exits[0].cause, self._run_dir)
-            raise UserError(f"{failed.message}: {failed.detail.splitlines()[-1] if failed.detail else 'no message'}")
-        if not in_time:
-            raise UserError(f"not all peers started within {START_S:g} s")

@@ -3,6 +3,8 @@
 Both are connections of multiprocessing, which authenticate each other by the run's token before any other message.
 """
 
+import contextlib
+import json
 import os
 import queue
 import socket
@@ -16,20 +18,21 @@ from multiprocessing.connection import Client, Connection, Listener, answer_chal
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from fdt import tensors
 from fdt.errors import UserError
 from fdt.network import Pacer, pacer_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
-from nfdt.control.simulated import Store
+from nfdt.control.store import Store
 
 ADDRESS_VARIABLE = "FDT_PEER_ADDRESS"
 SEED_VARIABLE = "FDT_PEER_SEED"
 PORT = 7078
 CONNECT_S = 20.0
 
-Done = Callable[[], None]
+Done = Callable[[str], None]  # called with an error, or ""
 
 
 class Outbox:
@@ -41,16 +44,21 @@ class Outbox:
         threading.Thread(target=self._send, daemon=True).start()
 
     def put(self, message: bytes, done: Done) -> None:
-        """Queue a message; `done` is called after its arrival."""
+        """Queue a message; `done` is called after its arrival, or with the error of the connection."""
         self._waiting.put((message, done))
 
     def _send(self) -> None:
-        connection = self._connect()
+        connection = None
         while True:
             message, done = self._waiting.get()
-            connection.send_bytes(message)
-            connection.recv_bytes()  # the receiver's confirmation
-            done()
+            try:
+                connection = connection or self._connect()
+                connection.send_bytes(message)
+                connection.recv_bytes()  # the receiver's confirmation
+            except (OSError, EOFError, AuthenticationError) as error:
+                done(f"the connection to {self._address} ended: {type(error).__name__}: {error}")
+            else:
+                done("")
 
     def _connect(self) -> Connection:
         deadline = time.monotonic() + CONNECT_S
@@ -83,7 +91,7 @@ class PeerHost:
         for command in iter(commands.get, None):
             number, kind, arguments = cloudpickle.loads(command)
             try:
-                getattr(self, kind)(number, *arguments)
+                getattr(self, kind)(number, *cloudpickle.loads(arguments))
             except UserError as error:
                 self._reply(number, None, str(error))
             except Exception as error:
@@ -115,13 +123,14 @@ class PeerHost:
 
     def send(self, number: int, addresses: Sequence[str], name: str, into: str) -> None:
         skeleton, leaves = tensors.flatten(self._store.get(name))
-        message = f"{into}\n{skeleton}\n".encode() + bytes(tensors.pack(leaves))
+        _check_numbers(name, leaves)
+        message = f"{json.dumps(into)}\n{skeleton}\n".encode() + bytes(tensors.pack(leaves))
         missing = deque(addresses)
 
-        def done() -> None:
+        def done(error: str) -> None:
             missing.popleft()
-            if not missing:
-                self._reply(number)
+            if error or not missing:
+                self._reply(number, None, error)
 
         if not addresses:
             self._reply(number)
@@ -139,22 +148,36 @@ class PeerHost:
         self._reply(number, self._store.get(name))
 
     def _take_in(self, connection: Connection) -> None:
-        try:
+        with connection, contextlib.suppress(Exception):  # of a caller without the key, or that sends noise
             deliver_challenge(_prompt(connection), self._key)
             answer_challenge(connection, self._key)
             while True:
                 into, skeleton, packed = connection.recv_bytes().split(b"\n", 2)
                 value = tensors.unflatten(skeleton.decode(), tensors.unpack(memoryview(packed)))
                 with self._came:
-                    self._store.deliver(into.decode(), value)
+                    self._store.deliver(json.loads(into), value)
                     self._came.notify_all()
                 connection.send_bytes(b"came")
-        except (EOFError, OSError, AuthenticationError):
-            return
 
     def _reply(self, number: int, value: Any = None, error: str = "", detail: str = "") -> None:
+        packed = cloudpickle.dumps(value)
         with self._replying:
-            self._control.send_bytes(cloudpickle.dumps((number, value, error, detail)))
+            self._control.send_bytes(cloudpickle.dumps((number, packed, error, detail)))
+
+
+def listening(path: str, count: int, key: bytes) -> Listener:
+    """Return a listener for `count` peers at a Unix socket. Raises UserError."""
+    try:
+        return Listener(path, "AF_UNIX", backlog=count, authkey=key)
+    except OSError as error:  # a path of a socket has 107 bytes at most
+        raise UserError(f"TMPDIR must be a short path, for a socket. Received: {path} ({error})") from None
+
+
+def _check_numbers(name: str, leaves: Sequence[Any]) -> None:
+    for leaf in leaves:
+        dtype = np.asarray(leaf).dtype.name
+        if dtype not in tensors.NUMBERS:
+            raise UserError(f"emulated links take numbers only. Received: {dtype} in {name}")
 
 
 def _prompt(connection: Connection) -> Connection:

@@ -4,8 +4,9 @@ The control program takes no simulated time. The clock runs while the program wa
 and at its end). A peer executes one command after another; it continues while a tensor that it sends is on its way.
 """
 
+import math
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -15,67 +16,8 @@ from fdt.errors import UserError
 from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers, run_until
-from nfdt.tree import Tree, leaves
-
-Tensor = Tree
-
-
-class Store:
-    """Tensors by name. Arrived tensors are kept separately, in order, until they are taken."""
-
-    def __init__(self, owner: str = "the peer") -> None:
-        self._owner = owner
-        self._tensors: dict[str, Tensor] = {}
-        self._arrived: dict[str, deque[Tensor]] = {}
-
-    def get(self, name: str) -> Tensor:
-        """Return a tensor. Raises UserError if it does not exist."""
-        if name not in self._tensors:
-            known = ", ".join(self._tensors) or "none"
-            raise UserError(f"{self._owner} has no tensor {name}; it has {known}")
-        return self._tensors[name]
-
-    def compute(self, into: str | Sequence[str], function: Callable[..., Tensor], names: Sequence[str]) -> None:
-        """Store the result or results of `function`, read only, because peers may share them by reference.
-
-        Raises:
-            UserError: There is no such tensor, or `function` returns more or fewer values than `into` has names.
-        """
-        result = function(*(self.get(name) for name in names))
-        targets, values = ([into], [result]) if isinstance(into, str) else (list(into), _values(result))
-        if len(values) != len(targets):
-            raise UserError(
-                f"the function must return {len(targets)} values, for {', '.join(targets)}. Received: {len(values)}"
-            )
-        for name, value in zip(targets, values, strict=True):
-            self._tensors[name] = _frozen(value)
-
-    def deliver(self, name: str, tensor: Tensor) -> None:
-        """Add an arrived tensor."""
-        self._arrived.setdefault(name, deque()).append(tensor)
-
-    def take(self, name: str) -> bool:
-        """Store the first arrived tensor `name` as the peer's own. Return False if none has arrived."""
-        if not self._arrived.get(name):
-            return False
-        self._tensors[name] = self._arrived[name].popleft()
-        return True
-
-
-def _values(result: Any) -> list[Tensor]:
-    """Return a function's several results; one value, if it returned only that."""
-    try:
-        return [result] if isinstance(result, Mapping) else list(result)
-    except TypeError:  # not a sequence
-        return [result]
-
-
-def _frozen(tensor: Tensor) -> Tensor:
-    for array in leaves(tensor):
-        if isinstance(array, np.ndarray):
-            array.flags.writeable = False
-    return tensor
-
+from nfdt.control.store import Store, Tensor, check_given, check_steps
+from nfdt.tree import leaves
 
 Events = Generator[Any, Any, None]
 
@@ -134,6 +76,7 @@ class Peer:
             names: Names of the arguments.
             steps: Simulated duration on this node, in training steps; 0: none.
         """
+        check_steps(steps)
 
         def run() -> Events:
             yield self._peers.env.timeout(self._pace.seconds(self._peers.env.now, steps))
@@ -232,7 +175,9 @@ class Peers(Sequence[Peer]):
 
     @property
     def now_s(self) -> float:
-        """Simulated seconds."""
+        """Simulated seconds. Raises UserError where they are no finite number."""
+        if not math.isfinite(self.env.now):
+            raise UserError("the simulated time is too long: a step, a speed or a link of the cluster file is too slow")
         return float(self.env.now)
 
     @property
@@ -250,6 +195,7 @@ class Peers(Sequence[Peer]):
 
     def first(self, *acks: Ack) -> Ack:
         """Run the simulation until one of `acks` has arrived. Return it, or the first in the list if several have."""
+        check_given(acks)
         self._run(simpy.AnyOf(self.env, [ack.event for ack in acks]), acks)
         return next(ack for ack in acks if ack.event.triggered)
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from client_shim.replica.emulated_ranks import entered
-from fdt.errors import UserError
+from fdt.errors import UsageError, UserError
 from fdt.launch import Task
 from fdt.launch.emulated import (
     INTERFACES,
@@ -262,6 +262,87 @@ def test_programs_of_peers_compute_the_same_on_emulated_hosts(name, cluster, pri
     short = ("--", "--rounds", "2") if name == "hierarchy" else ("--", "--steps", "3")
     simulated, emulated = nfdt(*words, *short), nfdt(*words, "--emulate", *short)
     assert re.findall(r"accuracy [\d.]+", simulated) == re.findall(r"accuracy [\d.]+", emulated) != []
+
+
+PROGRAM = """
+import gc, os, pickle, signal, sys, threading, time
+import numpy as np
+import nfdt.control.emulated
+from nfdt.control import peers
+
+a, b = peers
+a.compute("pid", os.getpid)
+
+
+def host():
+    import __main__
+    return next(each for each in gc.get_objects() if isinstance(each, __main__.PeerHost))
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("x",)
+
+
+def stopped():
+    nfdt.control.emulated.STOPPED_S = 0.5
+    os.kill(int(a.read("pid")), signal.SIGSTOP)
+    a.compute("t", lambda: 1)
+    peers.wait()
+
+
+def killed():
+    os.kill(pid := int(a.read("pid")), signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def unpicklable():
+    try:
+        a.compute("t", threading.Lock().acquire)
+    except TypeError:
+        print("caught")
+
+
+def newline():
+    a.compute("t\\nx", lambda: np.ones(3))
+    a.send(b, "t\\nx")
+    b.wait("t\\nx")
+    print(b.read("t\\nx").sum())
+
+
+"""
+HOSTILE = {
+    "killed()": "peer n-0 was lost: signal 9 (SIGKILL)\n",
+    "killed(); a.compute('t', lambda: 1)": "peer n-0 was lost: signal 9 (SIGKILL)\n",
+    "stopped()": "peer n-0 has been stopped for 0.5 s, by SIGSTOP or a debugger\n",
+    "a.compute('t', lambda: Unreadable()); a.read('t')": "`n-0: read t` failed: ValueError: invalid literal",
+    "a.compute('t', lambda: host()._reply(999)); peers.wait()": "peer n-0 sent an answer that cannot be read: KeyError",
+    "a.compute('t', lambda: host()._control.send_bytes(b'x')); peers.wait()": "sent an answer that cannot be read",
+    "a.compute('t', lambda: os._exit(3)); peers.wait()": "peer n-0 was lost: exit code 3\n",
+    "a.send(b, 'none')\ntry: peers.wait()\nexcept Exception: pass": "`n-0: send none` failed: the peer has no tensor",
+    "unpicklable()": "",
+    "newline()": "",
+}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("line", HOSTILE)
+def test_a_peer_that_misbehaves_ends_the_program_by_name(line, tmp_path, privilege):
+    program, cluster = tmp_path / "program.py", tmp_path / "cluster.yaml"
+    program.write_text(PROGRAM + line)
+    cluster.write_text("nodes: [{name: n, count: 2}]")
+    argv = [sys.executable, "-m", "nfdt", "control", str(program), "--cluster", str(cluster), "--emulate"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
+    if not HOSTILE[line]:
+        assert (done.returncode, done.stdout) == (0, "caught\n" if line == "unpicklable()" else "3.0\n"), done.stderr
+    else:
+        assert done.returncode == 1 and HOSTILE[line] in done.stderr and "nfdt: error: " in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["a_b", "-x", "a b", "a..b", "x" * 65])
+def test_a_host_needs_a_name_of_a_host(name):
+    with pytest.raises(UsageError, match="--emulate needs names of nodes that can be names of hosts: .* Received: "):
+        EmulatedHost(0, name, address_of(1))
 
 
 def test_what_cannot_be_emulated(tmp_path):

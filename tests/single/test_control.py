@@ -180,8 +180,62 @@ def test_several_names_need_as_many_results(result):
     control_program = SimpleNamespace(commands=queue.SimpleQueue(), answers=queue.SimpleQueue())
     connection = SimpleNamespace(recv_bytes=control_program.commands.get, send_bytes=control_program.answers.put)
     threading.Thread(target=PeerHost(connection, b"", None).run, daemon=True).start()
-    control_program.commands.put(cloudpickle.dumps((7, "compute", (["a", "b"], lambda: result, (), 1.0))))
-    assert cloudpickle.loads(control_program.answers.get(timeout=20)) == (7, None, said, ""), "no traceback"
+    arguments = cloudpickle.dumps((["a", "b"], lambda: result, (), 1.0))
+    control_program.commands.put(cloudpickle.dumps((7, "compute", arguments)))
+    number, packed, error, traceback = cloudpickle.loads(control_program.answers.get(timeout=20))
+    assert (number, cloudpickle.loads(packed), error, traceback) == (7, None, said, "")
+
+
+@pytest.mark.parametrize("steps", [float("nan"), float("inf"), -1])
+def test_a_duration_is_a_finite_number(steps):
+    peer, _ = pair()
+    with pytest.raises(UserError, match="steps must be a finite number, 0 or more. Received: "):
+        peer.compute("t", lambda: np.ones(1), steps=steps)
+
+
+def test_a_time_that_is_no_number_is_an_error():
+    peer, _ = peers = Peers(Cluster((NodeGroup("n", 2),), step_s=1e308))
+    peer.compute("t", lambda: np.ones(1), steps=10)
+    peers.wait()
+    with pytest.raises(UserError, match="the simulated time is too long"):
+        peers.now_s  # noqa: B018
+
+
+def test_a_function_does_not_end_the_program():
+    peer, _ = peers = pair()
+    peer.compute("t", lambda: sys.exit(0))
+    with pytest.raises(
+        UserError, match=re.escape("`n-0: compute t` failed: the function ends the program, by sys.exit(0)")
+    ):
+        peers.wait()
+
+
+def test_the_first_of_none_is_an_error():
+    with pytest.raises(UserError, match="peers.first needs one acknowledgement or more"):
+        pair().first()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        (np.ones(2), "the connection to 127.0.0.1 ended: ConnectionRefusedError"),
+        (np.array(["2026-11-26"], "M8[D]"), "emulated links take numbers only. Received: datetime64[D] in t"),
+        ({"name": "w"}, "emulated links take numbers only. Received: str32 in t"),
+    ],
+)
+def test_a_tensor_that_cannot_be_sent_is_an_error(monkeypatch, tensor, said):
+    monkeypatch.setattr(host, "CONNECT_S", 0.0)
+    answers = queue.SimpleQueue()
+    peer = PeerHost(SimpleNamespace(send_bytes=answers.put), b"key", None)
+    peer.compute(1, "t", lambda: tensor, (), 0)
+    cloudpickle.loads(answers.get())
+    try:
+        peer.send(2, ["127.0.0.1"], "t", "t")
+        number, _, error, _ = cloudpickle.loads(answers.get(timeout=20))
+        assert number == 2
+    except UserError as refused:
+        error = str(refused)
+    assert error.startswith(said)
 
 
 def test_several_results():
@@ -238,7 +292,12 @@ def test_callers_without_the_key_hold_up_no_peer(monkeypatch):
         huge.sendall(struct.pack("!iQ", -1, 1 << 40) + b"x" * 1000)  # the header of a message of 10^12 bytes
         with pytest.raises(AuthenticationError):
             Client(address, authkey=b"wrong")
+        for noise in (b"", b"t", b"t\n{}\nx", b'"t"\n{\nx', b'"t"\n[0]\n' + bytes(100)):
+            with Client(address, authkey=b"key") as caller:
+                caller.send_bytes(noise)
+                with pytest.raises((EOFError, OSError)):
+                    caller.recv_bytes()
         with Client(address, authkey=b"key") as honest:
             skeleton, leaves = tensors.flatten(np.ones(2))
-            honest.send_bytes(f"t\n{skeleton}\n".encode() + bytes(tensors.pack(leaves)))
+            honest.send_bytes(f'"t"\n{skeleton}\n'.encode() + bytes(tensors.pack(leaves)))
             assert honest.recv_bytes() == b"came"

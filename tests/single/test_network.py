@@ -61,7 +61,18 @@ def test_the_documented_star():
         ("nodes: [{}, {name: b}]", "at most one group of nodes has no count"),
         (
             "nodes: [{name: a, count: 1}, {name: a}]",
-            "key nodes[1]: must be a group with a name that no other group has. Received: a",
+            "key nodes[1]: must be a group with names, its own and its nodes', that no other group has, and not "
+            "server. Received: a",
+        ),
+        (
+            "nodes: [{name: a, count: 2}, {name: a-0, count: 1}]",
+            "that no other group has, and not server. Received: a-0",
+        ),
+        ("nodes: [{name: a-7, count: 1}, {name: a}]", "that no other group has, and not server. Received: a-7"),
+        ("nodes: [{name: server, count: 1}]", "that no other group has, and not server. Received: server"),
+        (
+            "nodes: [{name: a, count: 1001}, {name: b, count: 1000}]\nlinks: [[a, b]]",
+            "line 2, key links[0]: must be one of 1,000,000 links at most",
         ),
         ("nodes: [{count: 1, count: 2}]", "key nodes[0].count: must be given once"),
         ("nodes: [", "line 1: must be YAML"),
@@ -89,6 +100,12 @@ def test_a_mistake_is_one_line_with_file_line_and_key(text, said):
     with pytest.raises(UsageError, match=re.escape(said)) as raised:
         parse_cluster(text, "c.yaml")
     assert "\n" not in str(raised.value) and "Received: " in str(raised.value)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="--cluster cannot be read: .*binary.yaml: 'utf-8'"):
+        read_cluster(tmp_path / "binary.yaml")
 
 
 def test_a_file_that_is_missing(tmp_path):

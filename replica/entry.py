@@ -31,13 +31,14 @@ class RowEntry:
 
     Attributes:
         rows: This rank's rows and all rows of the last divided tensor; zeros before.
+        entered: The number of divided tensors so far.
         first: Where the first one was divided: file and line, a description, and its rows.
     """
 
     def __init__(self, converter: Converter, division: InputDivision) -> None:
         self._converter, self._division = converter, division
         self.rank, self.size = converter.rank, converter.size
-        self.rows = (0, 0)
+        self.rows, self.entered = (0, 0), 0
         self.first: tuple[str, str, int] | None = None
 
     def patches(self) -> list[Patch]:
@@ -62,7 +63,7 @@ class RowEntry:
 
     def note(self, rows: int, what: str) -> None:
         """Record that `rows` rows are divided."""
-        self.rows = _by_rows(rows, self.size).sizes[self.rank], rows
+        self.rows, self.entered = (_by_rows(rows, self.size).sizes[self.rank], rows), self.entered + 1
         if self.first is None:
             self.first = where(), what, rows
 

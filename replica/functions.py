@@ -22,6 +22,7 @@ from replica.graph.interpret import draws_within, interpret
 from replica.placement import Shard, global_shape
 from replica.plan import PAYING
 from replica.report import DivisionReport
+from replica.step_count import OptimizerUpdates
 from replica.tape import refuse_forward_mode
 from replica.tensors import (
     EagerTensor,
@@ -83,11 +84,12 @@ class Functions:
         converter: Converter,
         entry: RowEntry,
         variables: ReplicatedVariables,
+        updates: OptimizerUpdates,
         report: DivisionReport,
         execute: Any,
     ) -> None:
         self._converter, self._entry, self._report, self._execute = converter, entry, report, execute
-        self._variables = variables
+        self._variables, self._updates = variables, updates
         self._known: weakref.WeakKeyDictionary[Any, _Function] = weakref.WeakKeyDictionary()
 
     def patches(self) -> list[Patch]:
@@ -100,12 +102,14 @@ class Functions:
         if mode.undivided:
             return original(function, *(self._converter.whole(a) if is_placed(a) else a for a in args))
         known = self._function(function)
-        if known.takes:
-            self._variables.take()
         if known.draws:
             return self._interpreted(function, known, args)
+        with self._updates.called([args[i] for i in known.assigned]):
+            return self._called(original, function, known, args)
+
+    def _called(self, original: Any, function: Any, known: _Function, args: Sequence[Any]) -> Any:
         if not (known.sources or known.pays or known.random or any(is_placed(a) for a in args)):
-            self._variables.assigned([args[i] for i in known.assigned])
+            self._count(known, args)
             return original(function, *args)
         if any(is_placed(a) for a in args):
             refuse_forward_mode()
@@ -114,14 +118,25 @@ class Functions:
             emitted, result = self._emitted(function, known, inputs)
             if result.rows:
                 self._entry.note(result.rows, "rows of a matrix product")
-            self._variables.assigned([args[i] for i in known.assigned])
+            self._count(known, args)
             if not (result.divides or known.sources or known.random):
                 return original(function, *args)
             return self._run(function, emitted, result, inputs)
 
+    def _count(self, known: _Function, args: Sequence[Any]) -> None:
+        if known.takes:
+            self._variables.take()
+        self._variables.assigned([args[i] for i in known.assigned])
+
     def _interpreted(self, function: Any, known: _Function, args: Sequence[Any]) -> list[Any]:
+        def assigned(handles: Sequence[Any]) -> None:
+            self._variables.assigned(handles)
+            self._updates.written(handles)
+
+        if known.takes:
+            self._variables.take()
         with unrecorded():
-            outputs = interpret(known.flat, args, self._variables.assigned)
+            outputs = interpret(known.flat, args, assigned)
         for index, output in enumerate(outputs):
             _handle_data(function, index, output)
         return outputs

@@ -5,20 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from client_shim.replica.steps import where
-from fdt.compat.tensorflow import execute, pywrap_tfe
 from fdt.errors import CaptureError
-from fdt.patches import Patch, patched, replace
+from fdt.patches import patched
 from fdt.process_group import ReplicaGroup
 from fdt.report import quantity
-from replica import reads, tape, tensors
-from replica.convert import Converter
-from replica.eager import Eager
-from replica.entry import RowEntry
+from replica.engine import PlacementEngine
 from replica.exchange import GroupedExchange
-from replica.functions import Functions
-from replica.input import InputDivision
-from replica.report import DivisionReport
-from replica.variables import ReplicatedVariables
+from replica.step_count import StepCount
 
 UNDIVIDED = (
     "the training step at {where} has nothing that ranks can divide: a batch of a dataset, an argument of a "
@@ -27,49 +20,13 @@ UNDIVIDED = (
 )
 
 
-class PlacementEngine:
-    """The division of a script's computations over ranks.
-
-    Args:
-        exchange: The collectives.
-        stepped: Called when a training step begins to assign variables.
-    """
-
-    def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None]) -> None:
-        own = execute.execute
-        self.report = DivisionReport(where)
-        self.converter = Converter(exchange, own)
-        self._input = InputDivision(exchange, self.report)
-        self.entry = RowEntry(self.converter, self._input)
-        self.variables = ReplicatedVariables(exchange, stepped)
-        self._eager = Eager(self.converter, self.entry, self.variables, self.report, own)
-        self._functions = Functions(self.converter, self.entry, self.variables, self.report, own)
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """Let tensors have placements while the context lasts."""
-        tensors.install()
-        with contextlib.ExitStack() as stack:
-            fast = self._eager.fast_path(pywrap_tfe.TFE_Py_FastPathExecute)
-            replace(stack, pywrap_tfe, "TFE_Py_FastPathExecute", fast)
-            for name in ("execute", "quick_execute"):  # callbacks of operations call the second
-                replace(stack, execute, name, self._eager.execute)
-            stack.callback(tape.install())
-            stack.enter_context(reads.global_reads(self.converter))
-            stack.enter_context(self.entry.loops())
-            stack.enter_context(patched(self._patches()))
-            yield
-
-    def _patches(self) -> list[Patch]:
-        return [
-            *tape.patches(self.variables.begin_training),
-            *reads.patches(self.converter),
-            *self._eager.patches(),
-            *self._input.patches(),
-            *self.entry.patches(),
-            *self.variables.patches(),
-            *self._functions.patches(),
-        ]
+MIXED = (
+    "steps are updates by Keras's optimizers. Not counted: {assignments} after a gradient, by hand or skipped for "
+    "gradients that are not finite"
+)
+WITHOUT_OPTIMIZER = (
+    "steps are assignments of weights after a gradient; a call of a tf.function is one, whatever its loops assign"
+)
 
 
 class SessionHooks(Protocol):
@@ -103,7 +60,8 @@ class PlacedRank:
         self._show_line = show_line if group.rank == 0 else lambda line: None
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._algorithm = options["rule"]
-        self._replicated = self._samples = self._in_sessions = 0
+        self._replicated = self._in_sessions = 0
+        self._in_runs = 0  # samples of sessions
         self._engine = PlacementEngine(exchange, self._stepped)
         self._refused: CaptureError | None = None
         self._sessions = sessions(self._count_session, self._count_replicated)
@@ -116,23 +74,36 @@ class PlacedRank:
             yield
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
-        """Install nothing: Keras's layers, losses, metrics and optimizers are operations like any other."""
-        return contextlib.nullcontext()
+        """Count the optimizers' updates. All of Keras else is operations like any other."""
+        return patched(self._engine.updates.patches(flavor))
 
     def counts(self) -> Mapping[str, Any]:
         """Return steps, samples, replicated and sent_bytes of this rank so far, and what the run's end shows."""
+        known = not self._count.repeats
         return {
             "steps": self.steps(),
-            "samples": self._samples,
+            "samples": self._in_runs + (self._engine.samples.samples if known else 0),
             "replicated": self._replicated,
             "sent_bytes": self._group.sent_bytes,
             "algorithm": self._algorithm,
-            "notes": self._engine.report.lines(),
+            "notes": [*self._engine.report.lines(), *self._counted()],
         }
+
+    @property
+    def _count(self) -> StepCount:
+        updates = self._engine.updates
+        return updates if updates.steps else self._engine.variables.count
+
+    def _counted(self) -> list[str]:
+        """Return a line about what the steps are, where the script assigns weights without an optimizer of Keras."""
+        updates, assigned = self._engine.updates.steps, self._engine.variables.steps
+        if updates and assigned > updates:
+            return [MIXED.format(assignments=quantity(assigned - updates, "assignment"))]
+        return [WITHOUT_OPTIMIZER] if assigned and not updates else []
 
     def steps(self) -> int:
         """Return the number of training steps so far."""
-        return self._engine.variables.steps + self._in_sessions
+        return self._count.steps + self._in_sessions
 
     def end(self) -> None:
         """Compare all ranks' variables once more. Raises a step's refusal again, which the script may have caught."""
@@ -156,11 +127,10 @@ class PlacedRank:
             self._show_line(
                 f"replicated: {at}, {what}, {quantity(rows, 'row')} on {quantity(self._group.size, 'rank')}"
             )
-        self._samples += entry.rows[0]
 
     def _count_session(self, share: Any) -> None:
         self._in_sessions += 1
-        self._samples += share[0]
+        self._in_runs += share[0]
 
     def _count_replicated(self) -> None:
         self._replicated += 1

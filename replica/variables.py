@@ -15,6 +15,7 @@ from fdt.patches import Patch
 from replica.exchange import GroupedExchange
 from replica.graph.flatten import function_graph, functions_of
 from replica.placement import PARTIAL
+from replica.step_count import SampleCount, StepCount
 from replica.tensors import is_number, unrecorded
 
 _CHECKED = (1, 2, 10, 100)
@@ -30,27 +31,30 @@ PARTED = (
 class ReplicatedVariables:
     """The registry of the variables that a script makes.
 
-    A step begins when trainable variables are assigned after a gradient, and were assigned in the last step. Variables
-    that were not assigned in it join it: a GAN's second network. If they are then assigned again before the others, one
-    more step is counted: a second model is trained. An assignment without a new gradient begins no step: a checkpoint's
-    values, the rest of an update.
+    A step begins when trainable variables are assigned after a gradient, and were assigned in the last step
+    (StepCount). An assignment without a new gradient begins no step: a checkpoint's values, the rest of an update.
 
     Args:
         exchange: The collectives.
         stepped: Called when a step begins to assign variables.
+        samples: The count of samples.
     """
 
-    def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None]) -> None:
-        self._exchange, self._stepped = exchange, stepped
+    def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None], samples: SampleCount) -> None:
+        self._exchange, self._stepped, self._samples = exchange, stepped, samples
+        self.count = StepCount(samples, self._begin_step)
         self._made: list[weakref.ref[Any]] = []
         # by the id of a trainable variable's handle: the handle, and the index in `_made`
         self._by_handle: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._updates: list[set[int]] = []  # of the last step: the variables that each gradient's update assigned
         self._where: dict[int, str] = {}
         self._checked = 0
         self._training = self._taken = False  # whether a gradient has been computed; since the last assignment
         self._with_gradients: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs in which gradients are computed
-        self.steps = 0
+
+    @property
+    def steps(self) -> int:
+        """The number of steps so far."""
+        return self.count.steps
 
     def patches(self) -> list[Patch]:
         """Return the replacements in TensorFlow."""
@@ -91,7 +95,8 @@ class ReplicatedVariables:
         """Note that a gradient is computed, or traced: assignments of variables may be steps from now on."""
         self._training = True
         graph = tf.compat.v1.get_default_graph()
-        self._taken = self._taken or not isinstance(graph, func_graph.FuncGraph)
+        if not isinstance(graph, func_graph.FuncGraph):
+            self.take()
         while isinstance(graph, func_graph.FuncGraph):
             self._with_gradients.add(graph)
             graph = graph.outer_graph
@@ -102,8 +107,9 @@ class ReplicatedVariables:
         return graph in self._with_gradients or any(self.takes(each) for each in inner)
 
     def take(self) -> None:
-        """Note that a traced function which computes gradients is called."""
+        """Note that a gradient is computed, or a traced function called which computes gradients."""
         self._taken = True
+        self._samples.gradient()
 
     # -- assigned --------------------------------------------------------------------------------------------------
     def assigned(self, handles: Sequence[Any]) -> None:
@@ -113,25 +119,12 @@ class ReplicatedVariables:
         if places:
             self._where.update(dict.fromkeys(places, where()))
             taken, self._taken = self._taken, False
-            self._updated(places, taken=taken)
-
-    def _updated(self, places: set[int], *, taken: bool) -> None:
-        again = next((n for n, update in enumerate(self._updates) if not update.isdisjoint(places)), None)
-        if self._updates and not taken:
-            self._updates[-1] |= places
-        elif self._updates and again is None:
-            self._updates.append(places)
-        elif taken:
-            if again:  # the variables that joined the last step are assigned alone: that was a step of their own
-                self._begin_step()
-            self._begin_step()
-            self._updates = [places]
+            self.count.updated(places, taken=taken)
 
     def _begin_step(self) -> None:
         self._stepped()
         if self.steps != self._checked and (self.steps in _CHECKED or self.steps % _EVERY == 0):
             self.check()
-        self.steps += 1
 
     # -- compared --------------------------------------------------------------------------------------------------
     def check(self) -> None:

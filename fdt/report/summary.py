@@ -158,7 +158,7 @@ def _trained(totals: RunTotals) -> str:
 
 
 def _steps(totals: RunTotals | WorkerTotals) -> str:
-    return f"{quantity(totals.steps, 'step')}, {quantity(totals.samples, 'sample')}"
+    return quantity(totals.steps, "step") + (f", {quantity(totals.samples, 'sample')}" if totals.samples else "")
 
 
 def _staleness(totals: StalenessTotals) -> str:

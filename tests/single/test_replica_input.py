@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from fdt.errors import WorkerError
 from fdt.process_group import Collectives
+from replica.engine import PlacementEngine
 from replica.exchange import GroupedExchange
 from replica.placement import Shard, divided
-from replica.rank import PlacementEngine
 from replica.tensors import local_array
 
 N = 37

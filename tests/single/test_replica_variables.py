@@ -1,5 +1,7 @@
 """The variables of a replicated script: they start with rank 0's values, and diverging variables are named."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,7 @@ from fdt.patches import patched
 from replica.exchange import GroupedExchange
 from replica.graph.flatten import flatten
 from replica.graph.interpret import draws_within, interpret
+from replica.step_count import SampleCount
 from replica.variables import ReplicatedVariables
 from tests.in_process_comm import on_ranks
 from tests.single.thread_groups import MemoryGroup
@@ -18,7 +21,9 @@ def on_each(work, size=2):
     """`work(rank, variables)` on ranks that are threads."""
 
     def run(comm):
-        return work(comm.rank, ReplicatedVariables(GroupedExchange(MemoryGroup(comm.rank, size, comm)), lambda: None))
+        exchange = GroupedExchange(MemoryGroup(comm.rank, size, comm))
+        samples = SampleCount(SimpleNamespace(rows=(0, 0), entered=0))
+        return work(comm.rank, ReplicatedVariables(exchange, lambda: None, samples))
 
     return on_ranks(size, run)
 

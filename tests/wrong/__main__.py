@@ -58,9 +58,12 @@ def verdicts(
 
 
 def shares(output: str) -> str:
-    """What each worker trained on: "18 + 17 samples"."""
-    found = re.findall(r": worker \d+:.*?([\d,]+) samples?", output)
-    return f"{' + '.join(found)} samples" if found else "not divided"
+    """What each worker trained on: "18 + 17 samples"; steps, where samples are not known."""
+    for unit in ("samples", "steps"):
+        found = re.findall(rf": worker \d+:.*?([\d,]+) {unit}?\b", output)
+        if found:
+            return f"{' + '.join(found)} {unit}"
+    return "not divided"
 
 
 def table(found: dict[str, Verdict]) -> str:

@@ -138,4 +138,4 @@ def _ending(error: str) -> str:
 
 
 def _shares(error: str) -> str:
-    return "".join(f"\n{line}" for line in error.splitlines() if "worker " in line and " samples" in line)
+    return "".join(f"\n{line}" for line in error.splitlines() if "worker " in line and " step" in line)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "compatibility.md"
 MARKS = "<!-- table: make compat -->\n", "<!-- /table -->\n"
 ENVIRONMENT = {"MPLBACKEND": "Agg", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-SHARE = re.compile(r"worker (\d+):\s+(?:[\d,]+ steps?, )?([\d,]+) samples?")
+SHARE = re.compile(r"worker (\d+):\s+([\d,]+) steps?")
 DONE = ROOT / ".cache" / "compat"
 SUITE = "tests/integration/compat"
 NEWEST = "2.21"
@@ -71,8 +71,8 @@ def verdict(name: str, script: Script, alone: Ran) -> str:
         return "refused" if refusal in ended.stderr and ended.returncode == 1 else f"FAILED: not refused ({refusal})"
     if ended.returncode != alone[0].returncode:
         return f"FAILED: exit code {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}"
-    shares = {int(rank): int(samples.replace(",", "")) for rank, samples in SHARE.findall(ended.stderr)}
-    if len(shares) != 2 or not all(shares.values()):
+    shares = {int(rank): int(steps.replace(",", "")) for rank, steps in SHARE.findall(ended.stderr)}
+    if len(shares) != 2 or not all(shares.values()) or "not divided: " in ended.stderr:
         return f"FAILED: not divided: {shares}"
     exactly = name == "hfdt" and script.name not in OTHER_NUMBERS
     differs = ""

@@ -6,11 +6,13 @@ It is traced once: the probe compares that function with the whole batch's, and 
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from client_shim.replica.steps import where
 from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
@@ -38,6 +40,16 @@ class PassResult:
     logs: Any
     watched: list[Tensor]
     numbers: dict[str, Tensor]
+
+
+class AppliedWithinError(Exception):
+    """The step applies gradients in a graph within its own, at the line that the error names."""
+
+
+def check_applied(graph: Any) -> None:
+    """Raise AppliedWithinError where the current graph, in which gradients are applied, is not the step's own."""
+    if tf.compat.v1.get_default_graph() is not graph:
+        raise AppliedWithinError(Path(where()).name)
 
 
 class GradientPass:
@@ -134,9 +146,15 @@ class GradientPass:
 def deferred_updates(trainable: Any, step: StepContext) -> Iterator[None]:
     """Make `step` the current step, whose updates are added to `step.deferred` instead of being applied."""
     flavor, exchange = trainable.flavor, GradientExchange(allreduce.rule())
+    graph = tf.compat.v1.get_default_graph()
+
+    def apply(*args: Any) -> Any:
+        check_applied(graph)
+        return exchange.apply(*args)
+
     with contextlib.ExitStack() as stack:
         for optimizer in flavor.optimizers(trainable.model):
-            stack.enter_context(flavor.replace_apply(optimizer, exchange.apply))
+            stack.enter_context(flavor.replace_apply(optimizer, apply))
         stack.enter_context(steps.entered(step))
         yield
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from client_shim.script_code import script_parts
 from fdt.blobs import Blobs
 from fdt.compat.tensorflow import InaccessibleTensorError
+from fdt.errors import NeedsReplica
 from fdt.job import State, is_on
 from fdt.keras import attribute
 from fdt.keras.variables import batch_norms, tensor_variable
@@ -21,10 +22,15 @@ from fdt.service.blame import one_line
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
 from hfdt.exactness.aggregates import agreed
-from hfdt.exactness.gradient_pass import GradientPass
+from hfdt.exactness.gradient_pass import AppliedWithinError, GradientPass
 from hfdt.exactness.probe import Probe, needs_replica
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import Reading, StepTerms
+
+APPLIED_WITHIN = (
+    "the step applies gradients within a branch, a loop or a tf.function, at {}, where ranks cannot exchange them"
+)
+DIVIDES = "`--capture replica` divides it"
 
 
 class Probing:
@@ -72,11 +78,14 @@ class Probing:
     def _failures_refused(self) -> Iterator[None]:
         """Within the context, raise NeedsReplica where a part of a batch cannot be computed.
 
-        A step may hold the size of a batch as a constant: `tf.ones((batch_size, 1)) * logits`. A tf.function that the
-        step calls may apply gradients, which its graph alone can have.
+        A step may hold the size of a batch as a constant: `tf.ones((batch_size, 1)) * logits`. A branch, or a
+        tf.function that the step calls, may apply gradients, which its graph alone can have.
         """
         try:
             yield
+        except AppliedWithinError as error:
+            reason = APPLIED_WITHIN.format(error)
+            raise NeedsReplica(f"{reason}; {DIVIDES}", reason, trained=False) from error
         except (tf.errors.InvalidArgumentError, InaccessibleTensorError) as error:
             line = self._probe.failed_line(error) if self._probe is not None else ""
             cause = ", at ".join(filter(None, [one_line(error), line]))

@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from client_shim.replica.steps import of_script, where
+from client_shim.replica.steps import of_script
 from fdt.data import source
 from fdt.keras.variables import call_converted, tensor_variable
 from fdt.process_group import ReplicaGroup
 from fdt.typing import Tensor
-from hfdt.exactness.gradient_pass import is_number
+from hfdt.exactness.gradient_pass import AppliedWithinError, check_applied, is_number
 from hfdt.exactness.metrics import metric_objects
 from hfdt.worker.step_context import LogSources
 from replica.exchange import GroupedExchange
@@ -77,8 +77,8 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
 
     try:
         graph = tf.function(step, autograph=False).get_concrete_function(*leaves).graph
-    except _AppliedWithin as found:
-        return RowDependence([str(found)])
+    except AppliedWithinError as found:
+        return RowDependence([f"apply in a branch or a loop at {found}"])
     flat = flatten(graph)
     rows = int(source.rows(batch))
     placed = [_placement(leaf, rows, ranks) for leaf in leaves]
@@ -92,22 +92,17 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
     return RowDependence(list(dict.fromkeys(search.found)), logs)
 
 
-class _AppliedWithin(Exception):
-    """Gradients are applied in a branch or a loop of the step."""
-
-
 def _results(trainable: Any, batch: Any) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return the gradients that the step passes to optimizers, which do not apply them, and its numeric logs.
 
     Raises:
-        _AppliedWithin: The step applies gradients in a branch or a loop, where ranks cannot exchange them.
+        AppliedWithinError: The step applies gradients in a branch or a loop, where ranks cannot exchange them.
     """
     gradients: list[Tensor] = []
     graph = tf.compat.v1.get_default_graph()
 
     def collect(_: Any, given: Sequence[Tensor], __: Any) -> None:
-        if tf.compat.v1.get_default_graph() is not graph:
-            raise _AppliedWithin(f"apply in a branch or a loop at {Path(where()).name}")
+        check_applied(graph)
         gradients.extend(tf.convert_to_tensor(g) for g in given if g is not None)
 
     flavor, model = trainable.flavor, trainable.model

@@ -108,3 +108,15 @@ def test_a_clip_of_the_gradients_is_found_and_a_plain_log_is_named(keras):
     assert all("test_row_dependence.py" in each for each in result.operations)
     assert result.logs.plain == {"loss"}
     assert result.logs.metrics == {"seen": 0}
+
+
+def test_gradients_that_are_applied_in_a_branch_are_refused_with_the_line(keras):
+    import tensorflow as tf
+
+    from hfdt.exactness.gradient_pass import AppliedWithinError, check_applied
+
+    graph = tf.Graph()
+    with graph.as_default():
+        check_applied(graph)
+    with pytest.raises(AppliedWithinError, match=r"test_row_dependence.py:\d+"):
+        check_applied(graph)

@@ -21,6 +21,7 @@ TOLERANCE: dict[str, tuple[float, str]] = {
 EXTRACT = {path.stem for path in SCRIPTS.glob("fit_*.py") if path.stem != "fit_beside_loop"}
 # What is refused before the first update, and words of the message.
 REFUSED = {
+    "fit_applied_in_branch": "the step applies gradients within a branch, a loop or a tf.function, at",
     "fit_clipped_by_hand": "needs all rows of a batch",
     "fit_constant_batch": "the step fails on a part of a batch",
     "fit_counted_rows": "assigns variable 'sequential/count/variable' (fit_counted_rows.py:19) a value that depends on",

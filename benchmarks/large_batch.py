@@ -32,9 +32,9 @@ OPTIMIZERS: Mapping[str, Any] = {
 }
 RATES = {
     "sgd": (0.1, 0.2, 0.4),
-    "adam": (0.003, 0.006, 0.012),
-    "lamb": (0.02, 0.06),
-    "muon": (0.005, 0.015),
+    "adam": (0.003, 0.006, 0.012, 0.024),
+    "lamb": (0.02, 0.06, 0.12),
+    "muon": (0.005, 0.015, 0.03, 0.06),
 }
 WARM_UP = 0.1  # of all rounds
 TUNING_SEED = 10

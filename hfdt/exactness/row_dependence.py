@@ -8,7 +8,7 @@ Keras is left out: this package has exact versions of its losses, metrics and Ba
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,21 +56,23 @@ class RowDependence:
 
 
 def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
-    """Trace the model's step and return its row dependence; nothing for sparse or ragged batches.
+    """Trace the model's step and return its row dependence.
+
+    Sparse and ragged tensors of the batch are taken as replicated: their rows have no placement. So an operation on
+    rows that were computed from them alone is not found.
 
     Args:
         trainable: The model with its variables.
         batch: A global batch.
         ranks: The number of ranks among which batches are divided.
     """
-    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
-        return RowDependence()
+    parts = [part for part in tf.nest.flatten(batch) if part is not None]
+    leaves = [leaf for part in parts for leaf in _variable_parts(part)]
     names: list[str] = []
 
     def step(*tensors: Tensor) -> Any:
         remaining = iter(tensors)
-        own = tf.nest.map_structure(lambda leaf: None if leaf is None else next(remaining), batch)
+        own = tf.nest.map_structure(lambda part: None if part is None else _rebuilt(part, remaining), batch)
         gradients, logs = _results(trainable, own)
         names[:] = logs
         return gradients, list(logs.values())
@@ -81,7 +83,8 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
         return RowDependence([f"apply in a branch or a loop at {found}"])
     flat = flatten(graph)
     rows = int(source.rows(batch))
-    placed = [_placement(leaf, rows, ranks) for leaf in leaves]
+    divides = {id(part) for part in parts if isinstance(part, tf.Tensor)}
+    placed = [_placement(leaf, rows, ranks) if id(leaf) in divides else REPLICATE for leaf in leaves]
     placed += [REPLICATE] * (len(graph.inputs) - len(leaves))
     arguments = [_argument(tensor, placement) for tensor, placement in zip(graph.inputs, placed, strict=True)]
     outputs = dict(zip(names, flat.outputs[len(flat.outputs) - len(names) :], strict=True))
@@ -90,6 +93,18 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
     search = _Search(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
     search.run()
     return RowDependence(list(dict.fromkeys(search.found)), logs)
+
+
+def _variable_parts(part: Any) -> list[Tensor]:
+    """Return the tensors of a batch's tensor; a sparse one's shape is a constant, of which others follow."""
+    return [part.indices, part.values] if isinstance(part, tf.SparseTensor) else tf.nest.flatten(part, True)
+
+
+def _rebuilt(part: Any, tensors: Iterator[Tensor]) -> Any:
+    """Return a tensor like `part` of a batch, of the next of `tensors`."""
+    if isinstance(part, tf.SparseTensor):
+        return tf.SparseTensor(next(tensors), next(tensors), part.dense_shape.numpy())
+    return tf.nest.pack_sequence_as(part, [next(tensors) for _ in _variable_parts(part)], expand_composites=True)
 
 
 def _results(trainable: Any, batch: Any) -> tuple[list[Tensor], dict[str, Tensor]]:

@@ -120,3 +120,36 @@ def test_gradients_that_are_applied_in_a_branch_are_refused_with_the_line(keras)
         check_applied(graph)
     with pytest.raises(AppliedWithinError, match=r"test_row_dependence.py:\d+"):
         check_applied(graph)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+@pytest.mark.parametrize(("loss", "operations"), [(masked, ["RealDiv"]), (mean, []), (hardest, ["TopKV2"])])
+def test_a_step_on_sparse_or_ragged_rows_is_examined(keras, kind, loss, operations):
+    import tensorflow as tf
+
+    from fdt.keras import flavor_of
+    from fdt.trainable import Trainable
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, rows):
+            return self.dense(rows.to_tensor(shape=[None, 3]) if kind == "ragged" else rows)
+
+        def train_step(self, data):
+            rows, labels = data
+            with tf.GradientTape() as tape:
+                found = loss(labels, self(rows))
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(found, weights), weights, strict=True))
+            return {"error": found}
+
+    made = {"sparse": tf.sparse.from_dense(tf.eye(ROWS, 3)), "ragged": tf.RaggedTensor.from_row_lengths(
+        tf.range(9.0), [1, 3, 2, 0, 2, 1])}  # fmt: skip
+    model = Model()
+    model.dense.build((None, 3))
+    model.compile("sgd", loss)
+    found = row_dependence(Trainable(flavor_of(model), model), (made[kind], tf.zeros((ROWS, 1))), 2)
+    assert [each.partition(" at ")[0] for each in found.operations] == operations

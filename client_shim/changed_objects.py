@@ -16,19 +16,24 @@ from fdt.errors import CaptureError, NeedsReplica
 _REMEDY = "`--capture replica` runs the script on every rank"
 
 
-def refuse_in_eager_steps(call: FitCall, *, trained: bool) -> None:
-    """Refuse a model that runs eagerly, with code and callbacks of the script.
+def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> None:
+    """Refuse a model that runs eagerly, with code of the script, unless each step has a copy of what it reads.
 
     Args:
         call: The call of `fit`.
         trained: An earlier `fit` has trained.
+        divided: Several workers compute one step. Its Python then counts more steps than one machine's (the probe's
+            are among them), and decides by a part of a batch.
 
     Raises:
-        NeedsReplica: Callbacks may change what each step reads.
+        NeedsReplica: Callbacks, or the step itself, may change what each step reads.
     """
+    parts = script_parts(call.model) if call.model.run_eagerly else []
     own = _of_script(call.callbacks)
-    if call.model.run_eagerly and own and script_parts(call.model):
+    if parts and own:
         _refuse(f"the model runs eagerly, so each step reads objects that the callback {own[0]} may change", trained)
+    if parts and divided:
+        _refuse(f"the model runs eagerly, so each step runs the Python code of {parts[0]}", trained)
 
 
 def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:

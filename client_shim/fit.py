@@ -13,7 +13,7 @@ from client_shim.capture.data import Captured, is_dataset
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.engine_channel import EngineChannel
-from client_shim.job import CapturedFit, capture_call, make_job, seed_of
+from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
 from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.script import ScriptError
@@ -22,7 +22,7 @@ from client_shim.summary import summarize
 from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
 from fdt.errors import NeedsReplica, WorkerError
-from fdt.job import BatchHooks, GraphData
+from fdt.job import BatchHooks, GraphData, is_on
 from fdt.keras import attribute
 from fdt.rpc.session_pb2 import Ready
 from fdt.signals import held_back, released
@@ -71,7 +71,8 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         refs += [program.config, program.objects]
         seed = seed_of(run)
         run.count_fit()
-        refuse_in_eager_steps(call, trained=run.fits > 1)
+        divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
+        refuse_in_eager_steps(call, trained=run.fits > 1, divided=divided)
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             if captured.feed is not None:

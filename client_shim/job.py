@@ -23,12 +23,16 @@ def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     methods = ("evaluate", "test_step", "compute_metrics")
     of_keras = all(getattr(kind, name) is getattr(library, name) for name in methods)
     remotely = run.engine == "hfdt" and of_keras and not watches_tests(call.callbacks)
+    return capture_data(
+        call.flavor.name, run.blobs, **given, validate_remotely=remotely, divide=divides_batches(run), model=call.model
+    )
+
+
+def divides_batches(run: ScriptRun) -> bool:
+    """Return whether several workers compute parts of one batch."""
     whole_batches = run.engine == "nfdt" or run.settings.options.get("batch") == "per-worker"
     may_divide = run.client.hello.workers > 1 or "elastic" in run.settings.options
-    divide = may_divide and not whole_batches
-    return capture_data(
-        call.flavor.name, run.blobs, **given, validate_remotely=remotely, divide=divide, model=call.model
-    )
+    return may_divide and not whole_batches
 
 
 _VALIDATION = {"validation_data", "validation_split", "validation_batch_size", "validation_steps"}

@@ -1,18 +1,27 @@
 """Detection of the script's own code in a model."""
 
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from client_shim.replica.steps import of_script
 
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins")
 
 
 def script_parts(model: Any) -> list[str]:
-    """Return the layers, losses and metrics of a compiled model that run code of the script, as "Gate (train.py:7)"."""
+    """Return what runs code of the script in a step of a compiled model, as "Gate (train.py:7)".
+
+    Layers, losses and metrics; functions and objects that layers hold, such as those of Lambda, activations and
+    regularizers.
+    """
     loss = getattr(model, "loss", None)
     losses = loss.values() if isinstance(loss, dict) else loss if isinstance(loss, (list, tuple)) else [loss]
     parts = [getattr(part, "fn", getattr(part, "_fn", part)) for part in (*losses, *with_inner(model.metrics))]
-    return [described(part) for part in (*model._flatten_layers(), *parts) if not of_library(part)]
+    layers = list(model._flatten_layers())
+    parts += [held for layer in layers if of_library(layer) for held in vars(layer).values() if _of_script(held)]
+    return [described(part) for part in (*layers, *parts) if not of_library(part)]
 
 
 def with_inner(metrics: Iterable[Any]) -> list[Any]:
@@ -23,6 +32,13 @@ def with_inner(metrics: Iterable[Any]) -> list[Any]:
 def of_library(obj: Any) -> bool:
     """Return whether Keras, TensorFlow or Python defines a class, a function, or the class of an object."""
     return str(getattr(obj, "__module__", "builtins")).startswith(_LIBRARIES)
+
+
+def _of_script(obj: Any) -> bool:
+    """Return whether a function, or a callable object's class, is one of the script's."""
+    called = obj if hasattr(obj, "__code__") else inspect.getattr_static(type(obj), "__call__", None)
+    code = getattr(called, "__code__", None)
+    return code is not None and not of_library(obj) and of_script(code.co_filename)
 
 
 def described(obj: Any) -> str:

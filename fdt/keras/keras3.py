@@ -75,7 +75,8 @@ class Keras3:
 
     def build(self, model: Model, spec: Any) -> None:
         if type(model).train_step is keras.Model.train_step:
-            model._symbolic_build(data_batch=tf.nest.map_structure(_with_batch, spec))
+            rows = _fixed_batch(model) or 2
+            model._symbolic_build(data_batch=tf.nest.map_structure(lambda each: _with_batch(each, rows), spec))
         else:
             trace_step(model.train_step, spec)
             trace_unbuilt(model, spec, (model._compile_metrics, model._compile_loss))
@@ -118,12 +119,18 @@ class Keras3:
         return attribute(optimizer, "apply", replaced)
 
 
-def _with_batch(spec: Any) -> Any:
+def _fixed_batch(model: Model) -> int | None:
+    """Return the batch size that the model's inputs fix, as a stateful RNN asks for; None if they fix none."""
+    inputs = getattr(getattr(model, "_functional", model), "_inputs", None) or []
+    return next((each.shape[0] for each in inputs if len(each.shape) and each.shape[0]), None)
+
+
+def _with_batch(spec: Any, rows: int) -> Any:
     """Return the spec with a batch size, which Keras's symbolic build needs; no variable's shape depends on it."""
     if spec is None:
         return None
     shape = spec.shape
-    return spec if shape.rank is None or shape.rank == 0 else tf.TensorSpec([shape[0] or 2, *shape[1:]], spec.dtype)
+    return spec if shape.rank is None or shape.rank == 0 else tf.TensorSpec([shape[0] or rows, *shape[1:]], spec.dtype)
 
 
 def _reduce_variable(obj: Any, pickler: pickling.ModelPickler) -> Any:

@@ -346,3 +346,42 @@ def test_a_number_that_a_callback_sets_is_refused_where_keras_would_read_it(kera
     setattr(Raise, hook, Raise.set_beta)
     with remotely(client), pytest.raises(NeedsReplica, match=reason) if reason else contextlib.nullcontext():
         model.fit(X, Y, callbacks=[Raise()], **ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("eagerly", "engine", "inexact"), [(False, "hfdt", ""), (True, "nfdt", ""), (True, "hfdt", "1")]
+)
+def test_python_of_the_script_in_an_eager_step_trains_where_no_batch_is_divided(
+    keras, client, eagerly, engine, inexact
+):
+    client.hello.engine, client.hello.workers = engine, 2
+    model, settings = with_python(keras, eagerly), Settings({"rule": "allreduce", "allow_inexact": inexact})
+    with intercepted(lambda *args: fit_remotely(ScriptRun(client, settings, Reporters([])), *args)):
+        model.fit(X, Y, **ARGUMENTS)
+
+
+def test_python_of_the_script_in_an_eager_step_of_a_divided_batch_is_refused(keras, client):
+    client.hello.engine, client.hello.workers = "hfdt", 2
+    with remotely(client), pytest.raises(NeedsReplica, match=r"runs the Python code of scaled \(test_fit\.py:\d+\)"):
+        with_python(keras, True).fit(X, Y, **ARGUMENTS)
+
+
+def with_python(keras, eagerly):
+    """A model with a function of this module in a Lambda layer."""
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Lambda(scaled), keras.layers.Dense(3)])
+    model.compile("sgd", model_zoo.crossentropy(keras), run_eagerly=eagerly)
+    return model
+
+
+def scaled(inputs):
+    return inputs * 0.5
+
+
+def test_a_batch_size_that_a_model_fixes_is_the_one_it_is_built_with(keras, client):
+    layers = keras.layers
+    rows = layers.Input(batch_shape=(20, 5))
+    states = layers.SimpleRNN(2, stateful=True)(layers.Reshape((5, 1))(rows))
+    model = keras.Model(rows, layers.Dense(3)(states))
+    model.compile("sgd", model_zoo.crossentropy(keras))
+    with remotely(client):
+        assert len(model.fit(X[:40], Y[:40], **ARGUMENTS).history["loss"]) == ARGUMENTS["epochs"]

@@ -25,6 +25,7 @@ REFUSED = {
     "fit_clipped_by_hand": "needs all rows of a batch",
     "fit_constant_batch": "the step fails on a part of a batch",
     "fit_counted_rows": "assigns variable 'sequential/count/variable' (fit_counted_rows.py:19) a value that depends on",
+    "fit_eager_counter": "each step runs the Python code of Counting (fit_eager_counter.py:14)",
     "fit_eager_settings": "the model runs eagerly, so each step reads objects that the callback Scale",
     "fit_ignored_labels": "needs all rows of a batch",
     "fit_listed_optimizers": "assigns variable 'dense_1/kernel'",

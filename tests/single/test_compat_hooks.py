@@ -114,7 +114,7 @@ def timed():
 
 # (owner, attribute, what calls it, a function of its arguments)
 CALLED = [
-    # replica/eager.py, replica/engine.py
+    # replica/eager.py, replica/rank.py
     (private.pywrap_tfe, "TFE_Py_FastPathExecute", lambda: -X, lambda ctx, op, name, x: op == "Neg" and x is X),
     (
         private.execute,

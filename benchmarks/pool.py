@@ -36,7 +36,7 @@ KINDS = {"right": 72, "slow": 8, "killed": 10, "cancelled by the client": 4, "ma
 NOT_JOBS = ("no blobs", "not a program", "too many slots", "no such priority", "an epoch first", "wrong token")
 ABOVE_0 = "a priority above 0"  # malformed, unless the user is an administrator
 TOLERANCE, ASYNCHRONOUS = 1e-5, 0.5  # of the last loss; of NFDT's on two workers, whose steps are one update late
-LOST = "was lost: signal 9"
+LOST = ("was lost: signal 9", "was lost: mpirun ended with exit code 137")  # 128 + 9
 LONG_MIN = 5.0  # a shorter run says nothing of a leak
 
 
@@ -156,7 +156,7 @@ def verdict(engine: str, job: dict[str, Any], said: dict[str, Any], alone: float
     right = "loss" in said and abs(said["loss"] - alone) <= within * abs(alone)
     # The server of NFDT's only worker is in the worker's process.
     replaced = job["restarts"] if engine == "hfdt" or job["slots"] > 1 else 0
-    lost = LOST in said.get("error", "") and said["faults"] == replaced
+    lost = any(words in said.get("error", "") for words in LOST) and said["faults"] == replaced
     if job["kind"] in ("right", "slow"):
         with_restart = ", after a restart" if said.get("faults") else ""
         return f"right{with_restart}" if right else "lost with its worker" if lost else "WRONG"

@@ -39,7 +39,12 @@ _SCALED = {
 }
 _NODE = re.compile(r"{{node ([^}]+)}}")  # in TensorFlow's message
 _GRADIENTS = ("/eager/backprop.py", "/ops/gradients_util.py")  # their operations repeat those of the forward pass
-_FOR_ANY_CALLER = ("/src/ops/", "/src/backend/", "/src/backend.py", "/src/utils/", "/src/random/")
+# These run what a script put between a functional model's layers: keras.ops, and tf_keras's layers of TensorFlow's.
+_GIVEN_BY_SCRIPT = ("/src/ops/function.py", "/src/layers/core/tf_op_layer.py")
+_FOR_ANY_CALLER = (
+    *("/src/ops/", "/src/backend/", "/src/backend.py", "/src/utils/", "/src/random/"),
+    "/src/models/functional.py",
+)
 
 
 @dataclass(frozen=True)
@@ -241,7 +246,10 @@ def _rows_end_to_end(call: OpCall) -> Plan | None:
 
 
 def _line_of_script(op: Any) -> str:
-    """Return the script's line that made the operation; "" if Keras made it for itself, or a gradient."""
+    """Return the script's line that made the operation; "" if Keras made it for itself, or a gradient.
+
+    The operations of a functional model have no line of the script: its layers were called before.
+    """
     for frame in reversed(op.traceback or ()):
         path = frame.filename
         if "/tensorflow/" in path:
@@ -249,6 +257,8 @@ def _line_of_script(op: Any) -> str:
                 return ""
         elif of_script(path):
             return f"{Path(path).name}:{frame.lineno}"
+        elif path.endswith(_GIVEN_BY_SCRIPT):
+            return "an operation between layers"
         elif "keras/src/" in path and not any(part in path for part in _FOR_ANY_CALLER):
             return ""
     return ""

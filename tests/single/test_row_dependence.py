@@ -153,3 +153,24 @@ def test_a_step_on_sparse_or_ragged_rows_is_examined(keras, kind, loss, operatio
     model.compile("sgd", loss)
     found = row_dependence(Trainable(flavor_of(model), model), (made[kind], tf.zeros((ROWS, 1))), 2)
     assert [each.partition(" at ")[0] for each in found.operations] == operations
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize(("over_rows", "operations"), [(True, ["Max"]), (False, [])])
+def test_an_operation_between_the_layers_of_a_functional_model_is_the_scripts(library, over_rows, operations):
+    import tensorflow as tf
+
+    from fdt.keras import flavor_of
+    from fdt.trainable import Trainable
+
+    keras = pytest.importorskip(library)
+    ops_max, maximum = (keras.ops.max, keras.ops.maximum) if library == "keras" else (tf.reduce_max, tf.maximum)
+    data = keras.Input((3,))
+    hidden = keras.layers.Dense(5)(data)
+    hidden = hidden / maximum(ops_max(hidden, axis=None if over_rows else 1, keepdims=not over_rows), 4.0)
+    model = keras.Model(data, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse")
+    x, y = tf.ones((ROWS, 3)), tf.zeros((ROWS, 1))
+    model.train_on_batch(x, y)
+    lines = row_dependence(Trainable(flavor_of(model), model), (x, y, None), 2).operations
+    assert [each.partition(" at ")[0] for each in lines][:1] == operations

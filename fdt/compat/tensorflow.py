@@ -1,6 +1,7 @@
 """Private names of TensorFlow: eager operations, graphs, objects beside tensors, and sessions of TensorFlow 1."""
 
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, summary_pb2, tensor_shape_pb2, types_pb2
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api

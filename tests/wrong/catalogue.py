@@ -61,6 +61,7 @@ OTHERS = {
     "noise_in_function",
     "py_function_scalar",
     "ragged_gradients",
+    "random_at_run_time",
     "read_as_numpy",
     "session_fetches",
     "switch_case_draws",

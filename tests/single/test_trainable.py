@@ -109,7 +109,7 @@ folder = Path(sys.argv[1])
 blobs = LocalBlobs(folder)
 blobs.drop = lambda ref: None
 client = SimpleNamespace(blobs=blobs, hello=SimpleNamespace(engine="nfdt", workers=1))
-keep = lambda run, call, captured, trainable, job: (folder / "job").write_bytes(job.to_proto().SerializeToString())
+keep = lambda fit: (folder / "job").write_bytes(fit.job.to_proto().SerializeToString())
 run = ScriptRun(client, Settings(), Reporters([]), instead=keep)
 with intercepted(lambda *args: fit_remotely(run, *args)):
     sys.exit(run_script(sys.argv[2], []))

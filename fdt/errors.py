@@ -16,7 +16,14 @@ Exit codes:
 """
 
 
-class UserError(Exception):
+class PassedThrough(Exception):
+    """An error that AutoGraph and Keras let through, where they would replace others by an error with a longer text."""
+
+    ag_pass_through = True
+    _keras_call_info_injected = True
+
+
+class UserError(PassedThrough):
     """An error that a user can correct; the command line prints it as one line.
 
     The message states the rule that was broken, then `Received:`, then the flag that corrects it.

@@ -21,8 +21,8 @@ UNDIVIDED = (
 
 
 MIXED = (
-    "steps are updates by Keras's optimizers. Not counted: {assignments} after a gradient, by hand or skipped for "
-    "gradients that are not finite"
+    "steps are updates by Keras's optimizers. Not counted: {assignments} after a gradient, by hand, while gradients "
+    "are accumulated, or skipped for gradients that are not finite"
 )
 WITHOUT_OPTIMIZER = (
     "steps are assignments of weights after a gradient; a call of a tf.function is one, whatever its loops assign"

@@ -1,8 +1,10 @@
 """The counts of a replicated script's training: steps by assignments, updates of optimizers, samples."""
 
 import contextlib
+import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +14,8 @@ from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch
 from replica.entry import RowEntry
 from replica.tensors import unrecorded
+
+_Keys = Callable[[Any], frozenset[Hashable]]  # of an optimizer's variables
 
 
 class SampleCount:
@@ -37,7 +41,7 @@ class SampleCount:
 
 
 class StepCount:
-    """Steps, each of one or more updates. An update is of a set of variables, or of optimizers.
+    """Steps, each of one or more updates. An update is of a set of variables.
 
     An update of what was not updated in the last step joins it: a GAN's second network. If it is then updated again
     before the others, one more step is counted: a second model is trained.
@@ -53,15 +57,15 @@ class StepCount:
 
     def __init__(self, samples: SampleCount, begin: Callable[[], None] = lambda: None) -> None:
         self._samples, self._begin = samples, begin
-        self._updates: list[set[int]] = []  # of the last step
+        self._updates: list[set[Hashable]] = []  # of the last step
         self._batch = 0
         self.steps, self.repeats = 0, False
 
-    def updated(self, parts: set[int], *, taken: bool = True, repeated: bool = False) -> None:
+    def updated(self, parts: Set[Hashable], *, taken: bool = True, repeated: bool = False) -> None:
         """Count an update.
 
         Args:
-            parts: Numbers of what is updated.
+            parts: Keys of what is updated.
             taken: Whether a gradient was computed since the last update; without one, this is the last update's rest.
             repeated: Whether a call has updated the same before, of the same batch.
         """
@@ -69,12 +73,12 @@ class StepCount:
         if self._updates and not taken:
             self._updates[-1] |= parts
         elif self._updates and again is None:
-            self._updates.append(parts)
+            self._updates.append(set(parts))
         elif taken:
             if again:  # what joined the last step is updated alone: that was a step of its own
                 self._begin_step(repeated=repeated)
             self._begin_step(repeated=bool(again) or repeated)
-            self._updates = [parts]
+            self._updates = [set(parts)]
 
     def _begin_step(self, *, repeated: bool) -> None:
         self._begin()
@@ -83,56 +87,83 @@ class StepCount:
         self.steps += 1
 
 
+@dataclass(frozen=True)
+class _Iterations:
+    """An optimizer's `iterations`.
+
+    Attributes:
+        variable: The variable, while it lives.
+        micro_batches: Calls of one update: `gradient_accumulation_steps`.
+        parts: What an update assigns: keys of the variables that the optimizer is built for.
+    """
+
+    variable: weakref.ref[Any]
+    micro_batches: int
+    parts: frozenset[Hashable]
+
+    def updates(self) -> int:
+        """Return the number of updates so far; 0 where the variable is gone."""
+        variable = self.variable()
+        if variable is None:
+            return 0
+        with unrecorded():
+            return int(variable.read_value().numpy()) // self.micro_batches
+
+    def ends_an_update(self) -> bool:
+        """Return whether the last call was the last one of an update."""
+        variable = self.variable()
+        if variable is None or self.micro_batches == 1:
+            return variable is not None
+        with unrecorded():
+            return int(variable.read_value().numpy()) % self.micro_batches == 0
+
+
 class OptimizerUpdates(StepCount):
-    """The updates of Keras's optimizers: in functions, loops and branches by what their `iterations` has grown."""
+    """The updates of Keras's optimizers: in functions, loops and branches by what their `iterations` has grown.
+
+    Optimizers of a `tf.distribute` strategy are not counted: their `iterations` are several variables.
+    """
 
     def __init__(self, samples: SampleCount) -> None:
         super().__init__(samples)
-        self._counters: list[weakref.ref[Any]] = []
+        self._counters: list[_Iterations] = []
 
     def patches(self, flavor: str) -> list[Patch]:
         """Return the replacements in `flavor`: "keras" or "tf_keras"."""
         keras = compat.of(flavor)
         kinds = [kind for kind in keras.OPTIMIZERS if "LossScale" not in kind.__name__]  # that calls another one
-        return [Patch(kind, keras.APPLY, self._apply) for kind in kinds]
+        return [Patch(kind, keras.APPLY, functools.partial(self._apply, keras.variable_keys)) for kind in kinds]
 
-    def _apply(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _apply(self, keys: _Keys, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(optimizer, *args, **kwargs)
-        if optimizer._iterations is not None:
-            counter = tensor_variable(optimizer._iterations)
-            if not any(each() is counter for each in self._counters):
-                self._counters.append(weakref.ref(counter))
-            if tf.executing_eagerly():
-                self._written(counter.handle)
+        variable = None if optimizer._iterations is None else tensor_variable(optimizer._iterations)
+        if variable is None or isinstance(variable, tf.distribute.DistributedValues):
+            return result
+        if not self._of([variable.handle]):
+            self._counters = [each for each in self._counters if each.variable() is not None]
+            micro_batches = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+            parts = keys(optimizer) or frozenset([object()])
+            self._counters.append(_Iterations(weakref.ref(variable), micro_batches, parts))
+        if tf.executing_eagerly():
+            self.written([variable.handle])
         return result
 
     def written(self, handles: Sequence[Any]) -> None:
-        """Count the counters among variables that an operation outside of an optimizer's eager update assigns."""
-        for handle in handles:
-            self._written(handle)
-
-    def _written(self, handle: Any) -> None:
-        self.updated_all({n: 1 for n, counter in self._of([handle])})
-
-    def updated_all(self, times: dict[int, int]) -> None:
-        """Count the updates of a call: how many each optimizer has made."""
-        for done in range(max(times.values(), default=0)):
-            self.updated({n for n, count in times.items() if count > done}, repeated=done > 0)
+        """Count the counters among variables that an operation outside of a function has counted up."""
+        self._count([(each, 1) for each in self._of(handles) if each.ends_an_update()])
 
     @contextlib.contextmanager
     def called(self, handles: Sequence[Any]) -> Iterator[None]:
         """Count the updates of a function, which assigns these variables, within the context."""
-        counters = self._of(handles)
-        before = {n: _value(counter) for n, counter in counters}
+        before = [(each, each.updates()) for each in self._of(handles)]
         yield
-        self.updated_all({n: _value(counter) - before[n] for n, counter in counters})
+        self._count([(each, each.updates() - count) for each, count in before])
 
-    def _of(self, handles: Sequence[Any]) -> list[tuple[int, Any]]:
+    def _count(self, times: Sequence[tuple[_Iterations, int]]) -> None:
+        for done in range(max((count for _, count in times), default=0)):
+            parts = {part for each, count in times if count > done for part in each.parts}
+            self.updated(parts, repeated=done > 0)
+
+    def _of(self, handles: Sequence[Any]) -> list[_Iterations]:
         wanted = {id(handle) for handle in handles}
-        found = [(n, each()) for n, each in enumerate(self._counters)]
-        return [(n, counter) for n, counter in found if counter is not None and id(counter.handle) in wanted]
-
-
-def _value(counter: Any) -> int:
-    with unrecorded():
-        return int(counter.read_value().numpy())
+        return [each for each in self._counters if (v := each.variable()) is not None and id(v.handle) in wanted]

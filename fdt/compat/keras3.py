@@ -1,6 +1,6 @@
 """Keras 3 on TensorFlow. tf_keras.py has its counterparts of APPLY, Mean, Metric, OPTIMIZERS, Trainer and the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from keras.src import tree
@@ -28,6 +28,11 @@ OPTIMIZERS: tuple[type, ...] = (BaseOptimizer, LossScaleOptimizer)
 def built_for(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
     """Return the variables for which the optimizer was built, in the order of its slots; they are of `variables`."""
     return list(optimizer._trainable_variables)
+
+
+def variable_keys(optimizer: Any) -> frozenset[Hashable]:
+    """Return keys of the variables for which the optimizer was built."""
+    return frozenset(map(id, optimizer._trainable_variables))
 
 
 def set_slots(optimizer: Any, slots: Sequence[Any], values: Sequence[Any]) -> list[Any]:

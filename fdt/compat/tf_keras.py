@@ -1,6 +1,6 @@
 """tf_keras, which is Keras 2. keras3.py has its counterparts of APPLY, Mean, Metric, OPTIMIZERS, Trainer and others."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tf_keras.src.backend import ContextValueCache
@@ -26,6 +26,11 @@ def built_for(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
     keyed = {optimizer._var_key(v): v for v in variables}
     places: dict[Any, int] = getattr(optimizer, "_index_dict", {})
     return [keyed.get(key) for key in sorted(places, key=lambda key: places[key])]
+
+
+def variable_keys(optimizer: Any) -> frozenset[Hashable]:
+    """Return keys of the variables for which the optimizer was built; of a legacy optimizer none."""
+    return frozenset(getattr(optimizer, "_index_dict", ()))
 
 
 def set_slots(optimizer: Any, slots: Sequence[Any], values: Sequence[Any]) -> list[Any]:

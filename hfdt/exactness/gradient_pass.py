@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
+from fdt.errors import PassedThrough
 from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
@@ -42,7 +43,7 @@ class PassResult:
     numbers: dict[str, Tensor]
 
 
-class AppliedWithinError(Exception):
+class AppliedWithinError(PassedThrough):
     """The step applies gradients in a graph within its own, at the line that the error names."""
 
 

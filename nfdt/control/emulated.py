@@ -4,6 +4,7 @@ Commands and acknowledgements use a Unix socket, which is on no link; tensors ar
 """
 
 import contextlib
+import math
 import os
 import secrets
 import sys
@@ -264,12 +265,15 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
 
     def _until(self, true: Callable[[], bool]) -> None:
         acks, since, stopped_s = -1, time.monotonic(), time.monotonic()
+        polled_s, stopped = -math.inf, list[int]()
         with self._changed:
             self._check()
             while not true():
                 self._changed.wait(POLL_S)
                 self._check()
-                now_s, stopped = time.monotonic(), self._processes.stopped()
+                now_s = time.monotonic()
+                if now_s - polled_s >= POLL_S:  # it reads a file of every process
+                    polled_s, stopped = now_s, self._processes.stopped()
                 if not stopped:
                     stopped_s = now_s
                 elif now_s - stopped_s > STOPPED_S:

@@ -46,6 +46,35 @@ def test_a_loop_that_is_found_at_run_time_is_divided(tmp_path):
     assert "worker 0:    3 steps, 33 samples" in divided.stderr
 
 
+TRACED = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(0)
+rows = np.random.RandomState(0).randn(24, 4)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, dtype="float64")])
+update = keras.optimizers.SGD(0.1).apply
+
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    update(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
+    return loss
+
+for x in tf.data.Dataset.from_tensor_slices(rows).batch(8):
+    print(round(float(train_step(x)), 9))
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_loop_that_is_found_while_a_function_is_traced_is_divided(tmp_path):
+    """AutoGraph gives other errors another type: the run ended with the traceback of one."""
+    (tmp_path / "traced.py").write_text(TRACED)
+    divided = run(tmp_path, "traced.py", *HFDT)
+    assert not difference(run(tmp_path, "traced.py").stdout, divided.stdout, 1e-6)
+    assert "traced.py:16 trains outside fit: the run starts again" in divided.stderr
+    assert "worker 0:    3 steps, 12 samples" in divided.stderr
+
+
 @pytest.mark.timeout(400)
 def test_a_fit_that_slices_cannot_train_is_divided_by_placements(tmp_path):
     name = "fit_clipped_by_hand.py"

@@ -74,10 +74,37 @@ def test_an_eager_update_is_a_step_and_an_assignment_of_the_iterations_none(upda
         optimizer._iterations.assign(100)
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
     scaled.build([weight])
-    scaled.apply_gradients([(tf.constant(1.0), weight)])  # another optimizer: it joins the last step
-    assert updates.steps == 2
+    scaled.apply_gradients([(tf.constant(1.0), weight)])  # another optimizer of the same weight: another step
+    assert updates.steps == 3
     scaled.apply_gradients([(tf.constant(1.0), weight)])
     assert updates.steps == 4
+
+
+def test_an_optimizer_for_each_batch_and_accumulated_gradients(updates):
+    weight = tf.Variable(1.0)
+    for _ in range(3):
+        keras.optimizers.SGD(0.1).apply([tf.constant(1.0)], [weight])
+    assert updates.steps == 3
+    accumulating = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    accumulating.build([weight])
+    step = tf.function(lambda: accumulating.apply([tf.constant(1.0)], [weight]), autograph=False)
+    for call in range(8):
+        if call < 4:
+            accumulating.apply([tf.constant(1.0)], [weight])
+        else:
+            called(updates, step)
+    assert updates.steps == 5
+
+
+def test_an_optimizer_of_a_strategy_trains_and_is_not_counted(updates):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        weight = tf.Variable(1.0)
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build([weight])
+        step = tf.function(lambda: strategy.run(lambda: optimizer.apply([tf.constant(1.0)], [weight])))
+        called(updates, step)
+    assert updates.steps == 0 and float(weight.numpy()) == pytest.approx(0.9)
 
 
 def test_samples_are_those_of_all_batches_of_which_gradients_are_computed():

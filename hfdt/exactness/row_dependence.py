@@ -26,7 +26,8 @@ from hfdt.exactness.metrics import metric_objects
 from hfdt.worker.step_context import LogSources
 from replica.exchange import GroupedExchange
 from replica.graph.control_flow import Divider
-from replica.graph.emitted import Argument, Value
+from replica.graph.emit import Emitter
+from replica.graph.emitted import Argument, Undivided, Value
 from replica.graph.flatten import WRITES, Flat, Ref, flatten
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard, divided
 from replica.plan import Array, OpCall, Plan
@@ -95,9 +96,8 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
     outputs = dict(zip(names, flat.outputs[len(flat.outputs) - len(names) :], strict=True))
     logs = _sources(trainable.model, graph, len(leaves), {name: _reached(flat, ref) for name, ref in outputs.items()})
     group = cast(ReplicaGroup, SimpleNamespace(rank=0, size=ranks))
-    search = _Search(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
-    search.run()
-    return RowDependence(list(dict.fromkeys(search.found)), logs)
+    operations = _found(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
+    return RowDependence(list(dict.fromkeys(operations)), logs)
 
 
 def _variable_parts(part: Any) -> list[Tensor]:
@@ -184,7 +184,18 @@ def _reached(flat: Flat, ref: Ref) -> set[int]:
     return {argument for number in seen if (argument := flat.nodes[number].argument) is not None}
 
 
-class _Search(Divider):
+def _found(*emitter_arguments: Any) -> list[str]:
+    """Return what a search finds; loops and branches are divided where they can be, as in control_flow.emitted."""
+    search: _Search = _DividingSearch(*emitter_arguments)
+    try:
+        search.run()
+    except Undivided:
+        search = _Search(*emitter_arguments)
+        search.run()
+    return search.found
+
+
+class _Search(Emitter):
     """An emitter that records the script's operations whose inputs would be replicated; its graph is not used.
 
     An assignment is no such operation: what a rank's part adds to a variable is added over ranks (assigned_state.py,
@@ -216,6 +227,10 @@ class _Search(Divider):
 
     def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
         return []
+
+
+class _DividingSearch(_Search, Divider):
+    """The search that divides loops and branches."""
 
 
 def _scaled_sum(call: OpCall) -> Plan | None:

@@ -174,3 +174,20 @@ def test_an_operation_between_the_layers_of_a_functional_model_is_the_scripts(li
     model.train_on_batch(x, y)
     lines = row_dependence(Trainable(flavor_of(model), model), (x, y, None), 2).operations
     assert [each.partition(" at ")[0] for each in lines][:1] == operations
+
+
+def test_a_loop_whose_lists_cannot_be_divided_is_examined_whole():
+    """tf_keras's LSTM with recurrent dropout is such a loop; what the model adds to it has no line of the script."""
+    import tensorflow as tf
+
+    from fdt.keras import flavor_of
+    from fdt.trainable import Trainable
+
+    keras = pytest.importorskip("tf_keras")
+    data = keras.Input((5, 4))
+    hidden = data + keras.layers.LSTM(4, recurrent_dropout=0.2, return_sequences=True)(data)
+    model = keras.Model(data, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse")
+    x, y = tf.ones((ROWS, 5, 4)), tf.zeros((ROWS, 5, 1))
+    model.train_on_batch(x, y)
+    assert not row_dependence(Trainable(flavor_of(model), model), (x, y, None), 2).operations

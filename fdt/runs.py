@@ -29,7 +29,7 @@ from typing import Any
 
 from fdt.cli import file_of, module_of
 from fdt.errors import UsageError, UserError
-from fdt.launch import describe
+from fdt.launch import describe, stat_of
 from fdt.security import is_private
 from fdt.signals import PREEMPTED_BY
 
@@ -57,11 +57,10 @@ class ProcessIdentity:
     def of(cls, pid: int) -> "ProcessIdentity | None":
         """Return the identity of a running process; None where there is none, or only a zombie."""
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            boot = _BOOT.read_text().strip()
-        except (OSError, UnicodeDecodeError):
+            fields, boot = stat_of(pid), _BOOT.read_text().strip()
+        except OSError:
             return None
-        return None if fields[_STATE] in "ZX" else cls(pid, f"{boot} {fields[_STARTED]}")
+        return None if not fields or fields[_STATE] in "ZX" else cls(pid, f"{boot} {fields[_STARTED]}")
 
     def alive(self) -> bool:
         """Return whether the process still runs."""

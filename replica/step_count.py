@@ -102,20 +102,17 @@ class _Iterations:
     parts: frozenset[Hashable]
 
     def updates(self) -> int:
-        """Return the number of updates so far; 0 where the variable is gone."""
-        variable = self.variable()
-        if variable is None:
-            return 0
-        with unrecorded():
-            return int(variable.read_value().numpy()) // self.micro_batches
+        """Return the number of updates so far."""
+        return self._calls() // self.micro_batches
 
     def ends_an_update(self) -> bool:
         """Return whether the last call was the last one of an update."""
+        return self.micro_batches == 1 or self._calls() % self.micro_batches == 0
+
+    def _calls(self) -> int:
         variable = self.variable()
-        if variable is None or self.micro_batches == 1:
-            return variable is not None
         with unrecorded():
-            return int(variable.read_value().numpy()) % self.micro_batches == 0
+            return 0 if variable is None else int(variable.read_value().numpy())
 
 
 class OptimizerUpdates(StepCount):

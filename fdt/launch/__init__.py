@@ -148,6 +148,14 @@ def describe(code: int) -> str:
     return f"signal {-code} ({signal.Signals(-code).name})"
 
 
+def stat_of(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the command's name, its state first; none where there is no process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
 def _signal(popen: subprocess.Popen[bytes], number: int) -> None:
     try:
         os.killpg(popen.pid, number)

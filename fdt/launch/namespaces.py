@@ -6,10 +6,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fdt.errors import UserError
+from fdt.launch import stat_of
 
 READY_S = 20.0
 
@@ -62,10 +62,8 @@ def await_namespace(popen: "subprocess.Popen[bytes]") -> None:
 
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, by a signal or a debugger."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, UnicodeDecodeError):
-        return False
+    fields = stat_of(pid)
+    return bool(fields) and fields[0] in "Tt"
 
 
 def ip(network: str, *commands: str) -> None:

@@ -37,11 +37,16 @@ def run(folder, script, *command):
 HFDT = ("-m", "hfdt", "run", "-np", "2")
 
 
+def run_both(folder, script, text):
+    """What the script of that text is with HFDT, and alone."""
+    (folder / script).write_text(text)
+    return run(folder, script, *HFDT), run(folder, script)
+
+
 @pytest.mark.timeout(400)
 def test_a_loop_that_is_found_at_run_time_is_divided(tmp_path):
-    (tmp_path / "hidden.py").write_text(SCRIPT)
-    divided = run(tmp_path, "hidden.py", *HFDT)
-    assert divided.stdout == run(tmp_path, "hidden.py").stdout
+    divided, alone = run_both(tmp_path, "hidden.py", SCRIPT)
+    assert divided.stdout == alone.stdout
     assert "hidden.py:11 trains outside fit: the run starts again" in divided.stderr
     assert "worker 0:    3 steps, 33 samples" in divided.stderr
 
@@ -68,9 +73,8 @@ for x in tf.data.Dataset.from_tensor_slices(rows).batch(8):
 @pytest.mark.timeout(400)
 def test_a_loop_that_is_found_while_a_function_is_traced_is_divided(tmp_path):
     """AutoGraph gives other errors another type: the run ended with the traceback of one."""
-    (tmp_path / "traced.py").write_text(TRACED)
-    divided = run(tmp_path, "traced.py", *HFDT)
-    assert not difference(run(tmp_path, "traced.py").stdout, divided.stdout, 1e-6)
+    divided, alone = run_both(tmp_path, "traced.py", TRACED)
+    assert not difference(alone.stdout, divided.stdout, 1e-6)
     assert "traced.py:16 trains outside fit: the run starts again" in divided.stderr
     assert "worker 0:    3 steps, 12 samples" in divided.stderr
 
@@ -124,9 +128,8 @@ print(model.fit(data, epochs=2, verbose=0).history["scaled"])
 
 @pytest.mark.timeout(400)
 def test_a_step_that_needs_a_batch_of_static_size_is_divided_by_placements(tmp_path):
-    (tmp_path / "static.py").write_text(STATIC)
-    divided = run(tmp_path, "static.py", *HFDT)
-    assert not difference(run(tmp_path, "static.py").stdout, divided.stdout, 1e-6)
+    divided, alone = run_both(tmp_path, "static.py", STATIC)
+    assert not difference(alone.stdout, divided.stdout, 1e-6)
     assert "a worker could not trace the step (TypeError: " in divided.stderr
 
 

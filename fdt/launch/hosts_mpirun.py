@@ -148,7 +148,8 @@ def run_daemon(command: str) -> int:
             if _listens(pid):  # else it is ending
                 print(f"{REFUSED}: {error}", file=sys.stderr, flush=True)
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(POLL_S[bool(reported)])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_S[bool(reported)])
     return process.returncode
 
 

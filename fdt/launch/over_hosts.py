@@ -21,7 +21,7 @@ from fdt.service.host_bootstrap import ROOTS
 from fdt.service.member import ENGINE_VARIABLE
 
 BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
-STOP_S = 4.0  # for the end of mpirun and the removal of the files together: both wait for a host that is cut off
+STOP_S = 3.0  # for the end of mpirun and the removal of the files together: both wait for a host that is cut off
 ROOM = 1 << 20  # bytes; the settings are mostly the user's environment
 
 

@@ -21,7 +21,7 @@ from fdt.service.host_bootstrap import ROOTS
 from fdt.service.member import ENGINE_VARIABLE
 
 BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
-STOP_S = 3.0  # for the end of mpirun and the removal of the files together: both wait for a host that is cut off
+LEAST_REMOVE_S = 1.0  # added to the time for the end of mpirun: both wait for a host that is cut off
 ROOM = 1 << 20  # bytes; the settings are mostly the user's environment
 
 
@@ -123,9 +123,9 @@ class HostsProcesses:
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes; remove the files on the hosts."""
-        end = time.monotonic() + STOP_S
+        end = time.monotonic() + grace_s + LEAST_REMOVE_S
         self._ranks.stop(grace_s)
-        self._brought.remove(max(1.0, end - time.monotonic()))
+        self._brought.remove(max(LEAST_REMOVE_S, end - time.monotonic()))
 
 
 def _copy_files(name: str, task: str) -> str:

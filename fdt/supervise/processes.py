@@ -16,6 +16,8 @@ from fdt.service.member import SIZE_VARIABLE
 from fdt.signals import held_back
 from fdt.supervise.outcome import Outcome
 
+GRACE_S, CUT_OFF_GRACE_S = 2.0, 0.5  # from the request to end to SIGKILL
+
 
 class LaunchedProcesses:
     """The launched processes of one engine.
@@ -31,6 +33,7 @@ class LaunchedProcesses:
         self._running: list[Processes] = []
         self._lost: set[tuple[str, int]] = set()  # (role, rank) of exits that have been handled
         self._stopping = threading.Lock()
+        self._cut_off = False  # a host, which the end of mpirun and ssh would wait for
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -52,6 +55,7 @@ class LaunchedProcesses:
     def start(self) -> None:
         """Start the processes. Raises UserError where a task cannot be started. Others may run then, until `stop`."""
         self._lost.clear()
+        self._cut_off = False
         for launcher, task in self._launches:
             self._running.append(launcher.start(self._prepared(task)))
 
@@ -59,8 +63,9 @@ class LaunchedProcesses:
         """End all tasks' processes at once, within seconds. A second caller waits until the first has ended them."""
         with self._stopping:
             stopping, self._running = self._running, []
+            grace_s = CUT_OFF_GRACE_S if self._cut_off else GRACE_S
             with ThreadPoolExecutor(max(1, len(stopping))) as pool:
-                list(pool.map(lambda running: running.stop(), stopping))
+                list(pool.map(lambda running: running.stop(grace_s), stopping))
 
     def restartable(self, role: str) -> list[Restartable]:
         """Return the tasks of `role` whose processes can be restarted singly."""
@@ -76,6 +81,10 @@ class LaunchedProcesses:
     def mark_handled(self, role: str, rank: int) -> None:
         """Mark this process's exit as handled."""
         self._lost.add((role, rank))
+
+    def mark_cut_off(self) -> None:
+        """Give the processes less time to end: a host is cut off, and mpirun and ssh wait for it until SIGKILL."""
+        self._cut_off = True
 
     def exits(self) -> list[Exit]:
         """Return the processes that have ended."""

@@ -24,8 +24,7 @@ from fdt.supervise.outcome import Coordinator, Outcome, PassedBlobs, Timed, blob
 from fdt.supervise.processes import ElasticCoordinator, LaunchedProcesses, WorkerJoined, WorkerLeft
 from fdt.supervise.worker_registry import MemberMessage, StreamLost, WorkerRegistry
 
-POLL_S = 0.25
-WATCH_S = 1.0  # between checks of the processes, even while messages keep arriving
+POLL_S, WATCH_S = 0.25, 1.0  # of messages; between checks of the processes, even while messages keep arriving
 EXPLAIN_S, EXPLAIN_REMOTE_S = 5.0, 2.0  # for the launcher to report how a member ended; a remote host may be cut off
 
 
@@ -284,8 +283,9 @@ class Supervisor:
                 rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
             else:
                 self._abandoned.wait(POLL_S)
-        if cause is None:
-            cause = ": ".join(filter(None, ("no answer", self.launched.reason())))
+        if cause is None and self.registry.is_remote(role, rank):
+            self.launched.mark_cut_off()
+        cause = cause or ": ".join(filter(None, ("no answer", self.launched.reason())))
         return explain_loss(role, rank, cause, self._run_dir)
 
     def _env(self, identity: TlsIdentity | None) -> dict[str, str]:

@@ -269,7 +269,7 @@ class Leaves(LocalLauncher):
 
     def start(self, task):
         self.running = super().start(task)
-        return SimpleNamespace(exits=self.running.exits, stop=lambda: None)
+        return SimpleNamespace(exits=self.running.exits, stop=lambda _: None)
 
 
 def test_a_member_that_its_launcher_does_not_reach_is_killed(tmp_path):

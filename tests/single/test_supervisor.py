@@ -2,6 +2,7 @@
 
 import contextlib
 import queue
+import socket
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import (
+    Attached,
     Command,
     Commit,
     Epoch,
@@ -26,7 +28,7 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.service.member import SIZE_VARIABLE
 from fdt.supervise import supervisor as module
-from fdt.supervise.processes import LaunchedProcesses
+from fdt.supervise.processes import CUT_OFF_GRACE_S, GRACE_S, LaunchedProcesses
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage, StreamLost
 from hfdt.engine.coordinator import RanksCoordinator
@@ -194,3 +196,19 @@ def test_a_launcher_that_hangs_is_quoted(supervisor, monkeypatch):
     registry.inbox.put(MemberMessage("worker", 0, StreamLost(registry._outbox("worker", 0)), registry.generation))
     assert next(job.events).failed.message.startswith("worker 0 was lost: no answer: no such component; its log is ")
     job.leave()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_processes_on_a_host_that_is_cut_off_have_less_time_to_end(supervisor, monkeypatch, remote):
+    graces = []
+    monkeypatch.setattr(module, "EXPLAIN_S", 0.0)
+    monkeypatch.setattr(module, "EXPLAIN_REMOTE_S", 0.0)
+    monkeypatch.setattr(Nobody, "stop", lambda self, grace_s=0: graces.append(grace_s))
+    job, registry = Job(supervisor, supervisor._blobs), supervisor.registry
+    registry.attached = {("worker", 0): Attached(host="other" if remote else socket.gethostname())}
+    registry.inbox.put(MemberMessage("worker", 0, StreamLost(registry._outbox("worker", 0)), registry.generation))
+    assert [event.WhichOneof("kind") for event in job.events] == ["attached", "failed"]
+    job.leave()
+    supervisor.start()
+    supervisor.end()
+    assert graces == [CUT_OFF_GRACE_S if remote else GRACE_S, GRACE_S]

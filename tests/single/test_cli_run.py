@@ -18,6 +18,7 @@ from fdt.cli.run import run
 from fdt.ending import ended_by_signals
 from fdt.errors import UsageError, UserError, WorkerError
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed
+from frontends.pool import serve as pool_serve
 from frontends.pool.serve import address_of, serve
 
 
@@ -273,15 +274,19 @@ def test_users_without_certificates_are_not_told_apart(flag):
 
 def test_serve_says_where_it_is_and_ends_by_sigterm_with_nothing_left(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("FDT_TOKEN", raising=False)
-    engines = []
+    engines, announce = [], pool_serve._announce
 
-    class Stopping(Engine):
+    class Noted(Engine):
         def start(self):
             super().start()
             engines.append(self)
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
-    assert serve("hfdt", 3, Stopping, serving()) == 0
+    def announced(*given):
+        announce(*given)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()  # where it waits for its end
+
+    monkeypatch.setattr(pool_serve, "_announce", announced)
+    assert serve("hfdt", 3, Noted, serving()) == 0
     out, err = capsys.readouterr()
     first, second, third = out.splitlines()
     assert first.startswith("hfdt: 3 workers at 127.0.0.1:")

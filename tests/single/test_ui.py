@@ -90,6 +90,11 @@ def seen(ui, *names):
     return found
 
 
+def memory_of_worker(ui, run):
+    (worker,) = seen(ui, run.name)["runs"][0]["workers"]
+    return worker["memory_bytes"]
+
+
 def until(condition):
     deadline = time.monotonic() + WITHIN_S
     while not (found := condition()):
@@ -267,7 +272,7 @@ def test_detached_and_attached_runs_are_listed_and_shown(ui, process, tmp_path):
     (worker,) = page["workers"]
     assert (worker["host"], worker["state"], worker["at"]) == ("here", "training", "epoch 1, step 3")
     assert (worker["staleness"], worker["last"]) == (1.5, "worker 0 says <i>hello</i>")
-    assert worker["memory_bytes"] > 1_000_000, "as the process has it now"
+    until(lambda: memory_of_worker(ui, run) > 1_000_000)  # as the process has it now: it has just been started
     rows = {row["name"]: row for row in seen(ui)["rows"]}
     assert rows[f"own-{os.getpid()}"]["state"] == "ended", "an attached run stays on the page"
     assert attached_runs() == []

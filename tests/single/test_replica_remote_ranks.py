@@ -155,7 +155,7 @@ def test_ranks_that_come_by_the_door_meet_as_others_do(opened, tmp_path):
 
 
 def test_a_rank_outlasts_a_pause_of_rank_0_longer_than_tcp_does(opened, tmp_path, monkeypatch):
-    impatient = tuple((*option[:2], 500) if option[1] == socket.TCP_USER_TIMEOUT else option for option in _ALIVE)
+    impatient = tuple((*option[:2], 3000) if option[1] == socket.TCP_USER_TIMEOUT else option for option in _ALIVE)
     monkeypatch.setattr(bootstrap, "_ALIVE", impatient)
     process_group, sums = Meeting(tmp_path, 2, lambda: None, opened), []
     large = np.ones(4 << 20)  # 32 MB, more than the connection holds
@@ -170,7 +170,7 @@ def test_a_rank_outlasts_a_pause_of_rank_0_longer_than_tcp_does(opened, tmp_path
     thread = threading.Thread(target=peer)
     thread.start()
     process_group.all_reduce(np.ones(1), "first")
-    time.sleep(2)  # as long as a plot takes
+    time.sleep(5)  # as long as a plot takes
     assert process_group.all_reduce(large, "second").sum() == 2.0 * len(large)
     thread.join()
     process_group.close()
@@ -180,13 +180,13 @@ def test_a_rank_outlasts_a_pause_of_rank_0_longer_than_tcp_does(opened, tmp_path
 def test_a_host_that_does_not_answer_has_not_closed_its_connection(opened):
     """TCP gives up a receiver that takes no bytes, as it gives up a host that is cut off."""
     line, _ = connect(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
-    line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 300)
     line.socket.setblocking(False)
     ((_, rank_0),) = until(opened.take_streams)
     with rank_0._lock:
         with pytest.raises(ssl.SSLWantWriteError):
             while True:
                 line.socket.send(bytes(1 << 16))
+        line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 300)  # not before the connection is full
         with pytest.raises(ConnectionLost, match="^its host does not answer$"):
             line.receive()
     line.socket.close()
@@ -268,12 +268,11 @@ def test_a_place_is_taken_once(opened):
     first.socket.close()
 
 
-def test_a_size_that_is_declared_takes_no_memory(opened):
-    began = time.monotonic()
+def test_a_size_that_is_declared_takes_no_memory(opened, monkeypatch):
+    monkeypatch.setattr(bootstrap, "HANDSHAKE_S", 3600.0)  # shown out by what was declared, not by the clock
     with _tls(opened) as caller:
         caller.sendall(struct.pack("<IQ", 2**32 - 1, 2**63))
         assert caller.recv(1) == b""
-    assert time.monotonic() - began < bootstrap.HANDSHAKE_S / 2, "shown out by what was declared, not by the clock"
 
 
 @pytest.mark.parametrize("identity", [None, run_identity()], ids=["no TLS", "another run's"])
@@ -302,12 +301,12 @@ def test_who_says_nothing_is_shown_out_and_holds_up_nobody(monkeypatch):
 
 
 def test_who_drips_is_shown_out_as_well(monkeypatch):
-    monkeypatch.setattr(bootstrap, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(bootstrap, "HANDSHAKE_S", 4.0)  # for the handshake, too
     made = BootstrapListener(2, IDENTITY, TOKEN, lambda rank: ({}, b""))
     began = time.monotonic()
     with _tls(made) as caller, pytest.raises(OSError):
         caller.sendall(struct.pack("<IQ", GREETING_BYTES - 100, 0))
-        while time.monotonic() < began + 20:
+        while time.monotonic() < began + 60:
             caller.sendall(b" ")
             time.sleep(0.05)
     made.close()

@@ -16,6 +16,8 @@ import pytest
 from nbclient.exceptions import DeadKernelError
 from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.namespaces import is_alive
+
 pytestmark = pytest.mark.timeout(600)  # on a busy machine a cell takes a minute
 
 SETUP = """
@@ -104,7 +106,7 @@ def error_of(cell):
 
 def ended(processes):
     _, alive = psutil.wait_procs(processes, timeout=30)
-    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+    return not any(map(is_alive, alive))
 
 
 def test_a_cell_trains_the_kernels_own_model(kernel, mark):

@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     resumed = subprocess.run([*RUN, "--resume", directory], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert "hfdt: fit 1 has ended before and is not trained again" in resumed.stderr
-    assert re.search(r"hfdt: fit 2 continues from (the end|step \d+) of epoch [123] of 4", resumed.stderr)
+    assert re.search(r"hfdt: fit 2 continues from (the end|step \d+) of epoch [1-4] of 4", resumed.stderr)
     assert "first" not in resumed.stdout and "second 0" not in resumed.stdout
     assert same(resumed.stdout), resumed.stdout
     assert not list(directory.glob("*.ckpt"))
@@ -73,11 +73,12 @@ def test_nfdt_takes_each_batch_of_a_preempted_epoch_once(tmp_path, before, after
         running.terminate()
         _, err = running.communicate()
     assert running.returncode == 75, err
-    assert re.search(r"preempted by SIGTERM: the run is saved up to step [\d,]+ of epoch 1 of fit 1", err), err
+    said = re.search(r"preempted by SIGTERM: the run is saved up to step [\d,]+ of epoch ([12]) of fit 1", err)
+    assert said, err  # in epoch 2 where this process had to wait for a core
     resumed = subprocess.run(
         [*nfdt, *after.split(), "--resume", directory], capture_output=True, text=True, check=False
     )
     assert resumed.returncode == 0, resumed.stderr
-    assert re.search(r"fit 1 continues from step [\d,]+ of epoch 1 of 2", resumed.stderr)
+    assert re.search(rf"fit 1 continues from step [\d,]+ of epoch {said[1]} of 2", resumed.stderr), resumed.stderr
     assert "rows 3000 3000\n" in resumed.stdout
     assert float(resumed.stdout.split("accuracy")[1]) > 0.9

@@ -13,6 +13,7 @@ from fdt.launch import Task
 from fdt.launch.hosts import Host
 from fdt.launch.over_hosts import OneByOneLauncher
 from fdt.service.member import ENGINE_VARIABLE
+from tests.namespaces import until
 
 MEMBER = """
 import json, os, signal
@@ -28,7 +29,7 @@ signal.pause()
 
 def said_by(directory, rank, before=0):
     """What the member of that rank says of itself, once it is another process than `before`."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         try:
             said = json.loads((directory / f"{rank}.json").read_text())
@@ -63,9 +64,7 @@ def test_each_has_its_place_and_one_that_is_lost_is_replaced(running, tmp_path, 
         [str(rank), str(rank), "3", "secret", "unix:/x,127.0.0.2:7"] for rank in range(3)
     ]
     os.kill(members[2]["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while not running.exits() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(running.exits)
     (lost,) = running.exits()
     assert (lost.rank, lost.cause) == (2, "signal 9 (SIGKILL)")
 
@@ -78,6 +77,6 @@ def test_each_has_its_place_and_one_that_is_lost_is_replaced(running, tmp_path, 
     assert running.exits() == []
     running.stop()
     for member in (*members[:2], again):
-        assert not os.path.exists(member["there"])
+        until(lambda there=member["there"]: not os.path.exists(there))  # where rm is slow, by its own process
         with pytest.raises(ProcessLookupError):
             os.kill(member["pid"], 0)

@@ -25,7 +25,7 @@ from nfdt import cli
 from nfdt.engine import join_command
 from nfdt.engine.coordinator import ServersCoordinator
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_who_joins_gets_free_ranks_and_what_a_member_must_know(registry, recepti
     assert [list(call.place.ranks) for call in (first, second)] == [[2, 3], [4]]
     assert (first.place.size, first.place.token, first.place.addresses) == (2, registry.token, registry.address)
     commands, said = attach(registry, 3)
-    arrival = registry.inbox.get(timeout=10)
+    arrival = registry.inbox.get(timeout=60)
     assert (arrival.rank, arrival.what) == (3, WorkerJoined()) and registry.attached["worker", 3].host == "there"
     first.close()
-    gone = {registry.inbox.get(timeout=10) for _ in range(2)}
+    gone = {registry.inbox.get(timeout=60) for _ in range(2)}
     assert gone == {MemberMessage("worker", rank, WorkerLeft("left"), 0) for rank in (2, 3)}
     assert [command.WhichOneof("kind") for command in commands] == ["exit"], "whoever is left of it ends"
     said.set()
@@ -80,7 +80,7 @@ def test_who_joins_gets_free_ranks_and_what_a_member_must_know(registry, recepti
     assert list(third.place.ranks) == [2]
     registry.release_all()
     for call in (second, third):
-        assert call.over.wait(10)
+        assert call.over.wait(60)
         call.check()  # the run has ended, as runs do
         call.close()
 

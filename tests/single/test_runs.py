@@ -34,7 +34,7 @@ def kept():
         made = runs.create("hfdt", "a.py", [sys.executable, "-c", code])
         with open(made.output, "wb") as out:
             process = subprocess.run(
-                [sys.executable, "-m", "fdt.runs", str(made.directory)], stdout=out, stderr=out, timeout=60
+                [sys.executable, "-m", "fdt.runs", str(made.directory)], stdout=out, stderr=out, timeout=100
             )
         assert process.returncode == 0
         return made
@@ -88,7 +88,7 @@ def test_a_process_is_signalled_where_there_are_no_descriptors_of_any(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("wall_s", "since_start_s", "over"), [(7200, 5, False), (-7200, 5, False), (0, 61, True), (0, -5, True)]
+    ("wall_s", "since_start_s", "over"), [(7200, 5, False), (-7200, 5, False), (0, 61, True), (0, -3600, True)]
 )
 def test_a_run_whose_keeper_never_came_is_over_by_no_wall_clock(monkeypatch, wall_s, since_start_s, over):
     """The time since the machine's start is below the recorded one when the machine was started again."""
@@ -237,5 +237,5 @@ def late(*args, **kwargs):
 subprocess.Popen = late
 runs.main(sys.argv[1])
 """
-    subprocess.run([sys.executable, "-c", code, str(run.directory)], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code, str(run.directory)], timeout=100, check=True)
     assert run.exit_code() == 128 + signal.SIGTERM

@@ -180,13 +180,19 @@ LOCAL_STEPS = {"rule": "server_optimizer(local_steps=3)", "overlap": "on"}  # tw
 
 
 @pytest.mark.parametrize(
-    "options", [{"channel": "grpc"}, {"channel": "grpc", "overlap": "on"}, {"rule": "ssgd"}, LOCAL_STEPS]
+    ("options", "epochs"),
+    [
+        ({"channel": "grpc"}, 8),
+        ({"channel": "grpc", "overlap": "on"}, 8),
+        ({"rule": "ssgd"}, 8),
+        (LOCAL_STEPS, 16),  # after 8 it was 0.71 to 0.89 in 18 runs, by the order of workers; after 16, 0.91 and more
+    ],
 )
-def test_other_ways_learn_too(pair, digits, options):
+def test_other_ways_learn_too(pair, digits, options, epochs):
     x, y = digits[0][:1000], digits[1][:1000]
     model = dense(keras.optimizers.Adam(0.01))
-    ends = pair.fit(model, x, y, epochs=8, **options)
-    assert [end.steps for end in ends] == [16] * 8
+    ends = pair.fit(model, x, y, epochs=epochs, **options)
+    assert [end.steps for end in ends] == [16] * epochs
     assert model.evaluate(x, y, verbose=0)[1] > 0.7
 
 

@@ -125,6 +125,13 @@ def until(found, seconds: float = READY_S, what: object = "a host did not come u
     raise AssertionError(what() if callable(what) else what)
 
 
+def replace(path: Path, text: str) -> None:
+    """Write a file that another process reads meanwhile: it finds the old text or the new one, never an empty file."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    new.replace(path)
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether it runs. A process whose parent does not wait for it is a zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.namespaces import replace
+
 HFDT = [sys.executable, "-m", "hfdt"]
 SCRIPT = str(Path(__file__).parent / "scripts" / "grown.py")
 LEFT = "left the run; training continues without this machine"
@@ -36,10 +38,10 @@ def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
     ) as run:
         try:
             read_until(run.stdout, "^epoch 0")
-            listed.write_text("localhost:2\n")
+            replace(listed, "localhost:2\n")
             read_until(run.stdout, "1 slot of localhost joined; .* with -np 2 instead of 1")
             read_until(run.stdout, "^epoch")
-            listed.write_text("localhost:3\n")
+            replace(listed, "localhost:3\n")
             read_until(run.stdout, "1 slot of localhost joined; .* with -np 3 instead of 2")
             read_until(run.stdout, "^epoch")
             address, token = (logs / "join.address").read_text().strip(), logs / "join.token"
@@ -47,7 +49,7 @@ def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
             with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as join:
                 try:
                     read_until(join.stderr, "may use 1 slot of this machine")
-                    listed.write_text("localhost:2\n")  # three slots are left, so nothing changes
+                    replace(listed, "localhost:2\n")  # three slots are left, so nothing changes
                     read_until(run.stdout, "^epoch")
                     join.send_signal(signal.SIGINT)
                     assert LEFT in join.stderr.read()
@@ -56,7 +58,7 @@ def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
             left = read_until(run.stdout, "1 slot of localhost left; .* with -np 2 instead of 3")
             assert "joined" not in left
             read_until(run.stdout, "^epoch")
-            listed.write_text("localhost:1\n")
+            replace(listed, "localhost:1\n")
             read_until(run.stdout, "1 slot of localhost left; .* with -np 1 instead of 2")
             read_until(run.stdout, "^epoch")
             go.unlink()

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.namespaces import until
+
 pytestmark = pytest.mark.timeout(300)  # three runs of TensorFlow
 
 FIT = """
@@ -71,7 +73,7 @@ def command(tmp_path):
         # without it, TensorFlow leaves the __pycache__ of AutoGraph's files there, also under plain python
         env = {**os.environ, "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
         ended = subprocess.run(argv, cwd=work, env=env, capture_output=True, text=True, timeout=280, check=False)
-        assert list(temporary.iterdir()) == [], ended.stderr
+        until(lambda: not [*temporary.iterdir()], 60, ended.stderr)
         written = {path.name for path in work.iterdir()} - {"script.py"}
         return ended.returncode, ended.stdout, ended.stderr, written
 

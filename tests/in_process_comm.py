@@ -16,7 +16,7 @@ from fdt.typing import Vector
 from hfdt.collectives.adapters import HALVES, Packed
 from hfdt.collectives.base import PackedComm
 
-WAIT_S = 60.0
+WAIT_S = 100.0  # each may have to trace a model first, one after another, on a machine that has other things to do
 Result = TypeVar("Result")
 
 

@@ -154,6 +154,7 @@ def test_no_more_is_sent_than_was_asked_for(blobs):
     reader.read(FEED_WINDOW + 2)
     assert line.wanted == [FEED_WINDOW, FEED_WINDOW + 3, 2 * FEED_WINDOW + 3]
     line.feeder.stop()
+    line.feeder._thread.join(60)  # `stop` waits a second for a batch that is being drawn
     assert len(line.commands) <= 2 * FEED_WINDOW + 3
     assert list(blobs.directory.iterdir()) == [blobs.directory / captured.train.spec.id]
 

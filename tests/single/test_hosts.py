@@ -143,7 +143,7 @@ def test_a_clock_that_is_off_is_said(monkeypatch):
     monkeypatch.setattr(hosts, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     (found,) = probe_hosts([Host("late", 1)])
     (clock,) = [check for check in found.checks if check.component == "clock"]
-    assert clock.ok is False and clock.found.startswith("-500")
+    assert clock.ok is False and -560 < float(clock.found.removesuffix(" s")) <= -500  # read a while after it was said
 
 
 @pytest.mark.parametrize(

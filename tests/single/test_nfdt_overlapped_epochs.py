@@ -62,17 +62,17 @@ def test_an_epoch_that_began_early_ends_when_the_client_has_asked_for_it(cluster
     service.start_epoch(0, State())
     for epoch in range(2):
         service.ask(0, lanes[0])
-        assert lanes[0].get(timeout=10).epoch == epoch
+        assert lanes[0].get(timeout=60).epoch == epoch
         service.push(0, epoch + 1, pushed(made, epoch, [0]), lanes[0])
         if not epoch:
-            assert lanes[0].get(timeout=10) == EpochOver(0, 0)
+            assert lanes[0].get(timeout=60) == EpochOver(0, 0)
     assert lanes[0].empty() and [event.epoch_end.epoch for event in made.events] == [0]
     service.ask(1, lanes[1])
-    assert lanes[1].get(timeout=10) == EpochOver(1, 0)
+    assert lanes[1].get(timeout=60) == EpochOver(1, 0)
     written = [np.full_like(array, 3.0) for array in made.trainable.model_arrays()]
     service.start_epoch(1, State(made.blobs.put_arrays(written)))
     service.ask(1, lanes[1])
-    assert [lane.get(timeout=10) for lane in lanes] == [EpochOver(0, 1), EpochOver(1, 1)]
+    assert [lane.get(timeout=60) for lane in lanes] == [EpochOver(0, 1), EpochOver(1, 1)]
     ends = [event.epoch_end for event in made.events]
     assert [end.epoch for end in ends] == [0, 1]
     for array, want in zip(made.blobs.get_arrays(ends[1].state.model), written, strict=True):

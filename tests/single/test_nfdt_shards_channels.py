@@ -136,7 +136,7 @@ def test_the_session_of_a_worker_that_is_gone_may_open_late(cluster):
     follower = made.shard_services[1]
     made.shard_services[0].lose(0, 0)
     channels = made.channels(incarnation=1)
-    assert follower.open(0, 8, 0).get(timeout=10) is None, "refused"
+    assert follower.open(0, 8, 0).get(timeout=60) is None, "refused"
     open_, opened = follower.open, []
     follower.open = lambda *words: opened.append(words) or open_(*words)
     answer = channels.ask()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.trace_format import spans_of
 
+pytestmark = pytest.mark.timeout(400)  # the first test of an engine waits for its run
 SCRIPT = str(Path(__file__).parent / "scripts" / "timeline.py")
 EPOCHS, STEPS = 2, 3  # as in the script
 
@@ -80,6 +81,6 @@ def test_a_loop_of_the_scripts_own_is_refused(tmp_path):
     script = tmp_path / "loop.py"
     script.write_text("import tensorflow as tf\nwith tf.GradientTape() as tape:\n    pass\n")
     argv = [sys.executable, "-m", "hfdt", "run", "--timeline", "t.json", "--capture", "replica", str(script)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert done.returncode == 2
     assert "--timeline is for scripts that train by fit alone" in done.stderr

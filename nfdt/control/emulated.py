@@ -34,7 +34,7 @@ from nfdt.control.store import check_given, check_steps
 POLL_S = 0.25
 START_S = 60.0
 STOPPED_S = 25.0  # longest time for which a peer's process may be stopped
-STANDSTILL_S = 5.0  # longest time without an event while every peer only waits
+STANDSTILL_S = 25.0  # longest time without an event while every peer only waits: its process may stand still
 
 
 class EmulatedAck:

@@ -149,7 +149,7 @@ def test_an_answer_takes_the_latency_of_its_links(tmp_path, privilege):
     task = Task("worker", [sys.executable, "-c", ANSWERS], 2, {ENGINE_VARIABLE: f"unix:{tmp_path / 'engine'}"})
     processes = launcher.start(task)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + READY_S
         while len(processes.exits()) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
     finally:
@@ -241,7 +241,7 @@ def test_what_crossed_is_known_of_a_host_whose_process_has_ended(tmp_path, privi
     )
     processes = launcher.start(Task("worker", ["true"], 2, {ENGINE_VARIABLE: f"unix:{tmp_path / 'engine'}"}))
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + READY_S
         while len(processes.exits()) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [each.cause for each in processes.exits()] == ["exit code 0"] * 2
@@ -310,6 +310,19 @@ def newline():
     print(b.read("t\\nx").sum())
 
 
+def late():
+    def slow():
+        this, reply, pauses = host(), host()._reply, iter((0, 6, 0))
+        this._reply = lambda *given: (time.sleep(next(pauses)), reply(*given))
+        return np.ones(3)
+
+    b.compute("u", slow)
+    a.compute("t", lambda: np.ones(3))
+    a.send(b, "t")
+    b.wait("t")  # the tensor has come, and b stands still
+    print(b.read("t").sum())
+
+
 """
 HOSTILE = {
     "killed()": "peer n-0 was lost: signal 9 (SIGKILL)\n",
@@ -322,6 +335,7 @@ HOSTILE = {
     "a.send(b, 'none')\ntry: peers.wait()\nexcept Exception: pass": "`n-0: send none` failed: the peer has no tensor",
     "unpicklable()": "",
     "newline()": "",
+    "late()": "",
 }
 
 

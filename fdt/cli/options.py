@@ -70,7 +70,8 @@ class Address(click.ParamType[str]):
 
 def workers_option(function: Decorated) -> Decorated:
     """Add `-np N`."""
-    text = f"Number of workers; may also stand after the script.  [default: {DEFAULT_WORKERS}]"
+    default = f"{DEFAULT_WORKERS}; over hosts, in a Slurm job or with --server, all slots"
+    text = f"Number of workers; may also stand after the script.  [default: {default}]"
     return option(TRAINING, "-np", "--num-proc", "workers", type=CountType("a number of workers"), help=text)(function)
 
 

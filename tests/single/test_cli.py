@@ -137,7 +137,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(command, argv, said, s
 def test_help_has_groups_examples_and_the_default_number_of_workers(command):
     ended = call(command, "run", "--help")
     assert ended.exit_code == 0
-    for words in ("[OPTIONS] script.py", "Output:", "Examples:", "[default: 2]", "-- -np 3", "--algorithm NAME"):
+    for words in ("[OPTIONS] script.py", "Output:", "Examples:", "[default: 2; ", "-- -np 3", "--algorithm NAME"):
         assert words in " ".join(ended.stdout.split())
     assert "--rule" not in ended.stdout, "an old spelling is accepted and not shown"
 

@@ -110,8 +110,8 @@ def released() -> Iterator[None]:
 
 
 def raise_held() -> None:
-    """Raise the exception of a held signal's handler, if a signal is held."""
-    if _holding is not None:
+    """Raise the exception of a held signal's handler, if a signal is held and this is the main thread."""
+    if _holding is not None and threading.current_thread() is threading.main_thread():
         _holding.raise_held()
 
 

@@ -44,6 +44,22 @@ def test_it_is_held_back_to_the_end(number, raised):
 
 
 @pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_another_thread_does_not_raise_it(number, raised):
+    ended = []
+
+    def other():
+        raise_held()
+        ended.append("without an exception")
+
+    with pytest.raises(raised), held_back():
+        signal.raise_signal(number)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert ended == ["without an exception"]
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
 def test_it_wakes_a_wait(number, raised):
     """As client_shim/remote.py waits: for events, in a queue that the handler may put to."""
     events: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -63,12 +63,12 @@ class LocalBlobs:
         self._lock: int | None = None
 
     @classmethod
-    def create(cls) -> "LocalBlobs":
-        """Create a store in shared memory, private to the user. It is removed at this process's end, also if killed.
+    def create(cls, root: Path | None = None) -> "LocalBlobs":
+        """Create a private store in shared memory, or in `root`. It is removed at this process's end, also if killed.
 
         Stores whose owners were killed together with their shm reapers are removed, too.
         """
-        root = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        root = root or (SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir()))
         for left in root.glob(f"{PREFIX}*"):
             _remove_if_left(left)
         store = cls(root / f"{PREFIX}{secrets.token_hex(8)}")

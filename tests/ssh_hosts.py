@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from fdt.launch.emulated import address_of
-from fdt.launch.namespaces import counters
+from fdt.launch.namespaces import crossed, network_of
 from tests.namespaces import OWN_TMP, NamespaceHosts, until
 
 SSHD = "/usr/sbin/sshd"
@@ -34,7 +34,7 @@ class SshHosts(NamespaceHosts):
 
     def crossed(self) -> dict[str, int]:
         """Bytes over each host's interface so far."""
-        return {name: sum(counters(pid).values()) for name, pid in self.pids.items()}
+        return {name: sum(crossed(network_of(pid)).values()) for name, pid in self.pids.items()}
 
     def cut(self, name: str, state: str = "down") -> None:
         """Take the link of a host down, or up again."""

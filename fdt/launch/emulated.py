@@ -130,11 +130,9 @@ class EmulatedNetwork:
             self._add_routes(port, mac_of(path), host.place)
         self._networks[host.name] = os.open(path, os.O_RDONLY)
 
-    def note_counters(self, file: Path) -> None:
-        """Write the byte counts of the hosts' interfaces so far to `file`."""
-        if self._networks:
-            counts = {host: crossed(f"/proc/{os.getpid()}/fd/{network}") for host, network in self._networks.items()}
-            file.write_text(json.dumps(counts))
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Return the bytes that each host has sent and received, also of hosts whose processes have ended."""
+        return {host: crossed(f"/proc/{os.getpid()}/fd/{network}") for host, network in self._networks.items()}
 
     def close(self) -> None:
         """Remove the network."""
@@ -198,7 +196,8 @@ class EmulatedNetwork:
 class EmulatedLauncher:
     """Starts each rank on an emulated host of its own, `host_of(role, rank)`; its log is `run_dir`/role-rank.log.
 
-    `first`: the number of a task's first process in logs and for `host_of`.
+    `first`: the number of a task's first process in logs and for `host_of`. `sockets`: a directory for sockets,
+    not in /dev/shm, which `stop` removes and a killed process leaves; None: a temporary one.
     """
 
     def __init__(
@@ -208,13 +207,14 @@ class EmulatedLauncher:
         host_of: Callable[[str, int], EmulatedHost],
         rank_env: Callable[[int], Mapping[str, str]] = lambda rank: {},
         first: int = 0,
+        sockets: Path | None = None,
     ) -> None:
         self._run_dir, self._network, self._host_of, self._rank_env = run_dir, network, host_of, rank_env
-        self._first = first
+        self._first, self._sockets = first, sockets
 
     def start(self, task: Task) -> "EmulatedProcesses":
         """Implement Launcher."""
-        sockets = Path(tempfile.mkdtemp(prefix="fdt-hosts-"))
+        sockets = self._sockets or Path(tempfile.mkdtemp(prefix="fdt-hosts-"))
         running = EmulatedProcesses(task.role, self._run_dir, sockets, self._network)
         try:
             for rank in range(task.count):
@@ -279,7 +279,8 @@ class EmulatedProcesses:
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes; record the byte counts of the hosts' interfaces."""
-        self._network.note_counters(self._run_dir / INTERFACES)
+        if counters := self._network.counters():
+            (self._run_dir / INTERFACES).write_text(json.dumps(counters))
         stop_all(self._running, grace_s)
         shutil.rmtree(self._sockets, ignore_errors=True)
 

@@ -30,13 +30,8 @@ def check_privilege() -> None:
         raise UserError(f"--emulate needs root, to make namespaces and veth pairs: {errors}")
 
 
-def counters(pid: int) -> dict[str, int]:
-    """Return the bytes sent and received over eth0 of the namespace of process `pid`, as the kernel counts them."""
-    return crossed(network_of(pid))
-
-
 def crossed(network: str) -> dict[str, int]:
-    """Return the bytes sent and received over eth0 of the network namespace at that path."""
+    """Return the bytes sent and received over eth0 of the network namespace at that path, as the kernel counts them."""
     counters = _eth0(network)["stats64"]
     return {"sent": int(counters["tx"]["bytes"]), "received": int(counters["rx"]["bytes"])}
 

@@ -11,30 +11,30 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from pathlib import Path
-from typing import Any, overload
+from queue import SimpleQueue
+from typing import Any
 
 import cloudpickle
 
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
-from fdt.launch.namespaces import counters
 from fdt.network import EMULATED_CLUSTER_VARIABLE, Cluster, ClusterNode
-from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
-from fdt.signals import held_back
+from fdt.signals import held_back, raise_held, undisturbed
 from fdt.supervise.outcome import died_of, tail
 from fdt.typing import Tensor
 from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE, listening
-from nfdt.control.store import check_given, check_steps
+from nfdt.control.peer import ClusterPeer, ClusterPeers, check_given, check_steps
 
 POLL_S = 0.25
 START_S = 60.0
 STOPPED_S = 25.0  # longest time for which a peer's process may be stopped
 STANDSTILL_S = 25.0  # longest time without an event while every peer only waits: its process may stand still
+END_S = 5.0  # longest time from the end of a peer's connection to the end of its process
 
 
 class EmulatedAck:
@@ -54,32 +54,16 @@ class EmulatedAck:
         self._peers.wait(self)
 
 
-class EmulatedPeer:
+class EmulatedPeer(ClusterPeer):
     """One node, as Peer (simulated.py)."""
 
     def __init__(self, peers: "EmulatedPeers", node: ClusterNode) -> None:
-        self.index, self.name, self.layer = node.index, node.name, node.group.layer
+        super().__init__(peers, node)
         self.address = address_of(node.index + 1)
         self._peers = peers
-        self.connection: Connection
-
-    def connect(self, connection: Connection) -> None:
-        """Take the connection to the peer's process."""
-        self.connection = connection
-
-    @property
-    def above(self) -> "EmulatedPeer | None":
-        """The parent in a tree, the edge of a terminal, the cloud of an edge."""
-        index = self._peers.topology.above.get(self.index)
-        return None if index is None else self._peers[index]
-
-    @property
-    def below(self) -> list["EmulatedPeer"]:
-        """The peers whose `above` is this peer."""
-        return [peer for peer in self._peers if peer.above is self]
-
-    def __repr__(self) -> str:
-        return f"<peer {self.name}>"
+        self.unsent: SimpleQueue[bytes] = (
+            SimpleQueue()
+        )  # commands; a full socket blocks only the thread that sends them
 
     def compute(
         self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
@@ -106,15 +90,11 @@ class EmulatedPeer:
     def _send(self, kind: str, command: str, *arguments: Any) -> EmulatedAck:
         ack = EmulatedAck(self._peers, kind, f"{self.name}: {command}")
         packed = cloudpickle.dumps(arguments)  # may fail: the command is registered afterwards
-        number = self._peers.expect(self, ack)
-        try:
-            self.connection.send_bytes(cloudpickle.dumps((number, kind, packed)))
-        except OSError:  # the peer has ended: the wait names the cause
-            ack.wait()
+        self._peers.register(self, ack, packed)
         return ack
 
 
-class EmulatedPeers(Sequence[EmulatedPeer]):
+class EmulatedPeers(ClusterPeers[EmulatedPeer]):
     """All peers of the cluster that `file` describes. `now_s`: real seconds since all peers started.
 
     Args:
@@ -126,10 +106,11 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
     """
 
     def __init__(self, cluster: Cluster, file: Path, run_dir: Path, seed: int, modules: Path) -> None:
-        self.cluster, self.topology, self._run_dir = cluster, topology_of(cluster), run_dir
-        self._peers = [EmulatedPeer(self, node) for node in cluster.nodes]
+        super().__init__(cluster, lambda node: EmulatedPeer(self, node))
+        self._run_dir = run_dir
         self._changed = threading.Condition()
         self._missing: list[dict[int, EmulatedAck]] = [{} for _ in self._peers]  # by peer: pending commands
+        self._attached: set[str] = set()  # names of peers whose processes have connected
         self._numbers = self._acks = 0
         self._error = ""
         self._network = EmulatedNetwork(self.topology)
@@ -140,20 +121,6 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
             raise
         self._began = time.monotonic()
 
-    @overload
-    def __getitem__(self, index: int) -> EmulatedPeer: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[EmulatedPeer]: ...
-    def __getitem__(self, index: int | slice) -> EmulatedPeer | list[EmulatedPeer]:
-        return self._peers[index]
-
-    def __len__(self) -> int:
-        return len(self._peers)
-
-    def of(self, layer: str) -> list[EmulatedPeer]:
-        """Return the peers of a layer: "terminal", "edge" or "cloud"."""
-        return [peer for peer in self._peers if peer.layer == layer]
-
     @property
     def now_s(self) -> float:
         """Real seconds since all peers started."""
@@ -162,8 +129,9 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
     @property
     def links(self) -> dict[str, int]:
         """Bytes that crossed each host's interface, as the kernel counts them: headers and retries included."""
-        self._check()  # a peer that has ended has no interface
-        crossed = {peer.name: counters(pid) for peer, pid in zip(self._peers, self._processes.pids, strict=True)}
+        with held_back():
+            self._check()
+            crossed = self._network.counters()
         ways = (("up", "sent"), ("down", "received"))
         return {f"{name} {way}": counts[key] for name, counts in crossed.items() for way, key in ways}
 
@@ -182,106 +150,121 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         self._until(lambda: any(ack.done for ack in acks))
         return next(ack for ack in acks if ack.done)
 
-    def expect(self, peer: EmulatedPeer, ack: EmulatedAck) -> int:
-        """Register a command that is about to be sent. Return its number."""
-        with self._changed:
+    def register(self, peer: EmulatedPeer, ack: EmulatedAck, arguments: bytes) -> None:
+        """Give a command, its arguments pickled, to the thread that sends commands to the peer."""
+        with held_back(), self._changed:
+            if self._error:
+                self._check()
             self._numbers += 1
             self._missing[peer.index][self._numbers] = ack
-            return self._numbers
+            peer.unsent.put(cloudpickle.dumps((self._numbers, ack.kind, arguments)))
 
     def close(self) -> None:
         """End the peers and remove the emulated network."""
-        if hasattr(self, "_processes"):
-            self._processes.stop()
-        self._network.close()
+        with undisturbed():
+            if hasattr(self, "_processes"):
+                self._processes.stop()
+            self._network.close()
 
     def _start(self, file: Path, seed: int, modules: Path) -> None:
         key = secrets.token_urlsafe(32)
-        path = str(self._run_dir / "control.sock")
+        path, sockets = str(self._run_dir / "control.sock"), self._run_dir / "h"  # the first is the longest path
+        sockets.mkdir()
         env = {ENGINE_VARIABLE: f"unix:{path}", TOKEN_VARIABLE: key, SEED_VARIABLE: str(seed)}
         env |= {EMULATED_CLUSTER_VARIABLE: str(file.resolve()), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
         task = Task("peer", (sys.executable, "-m", "nfdt.control.host"), len(self._peers), env)
-        with listening(path, len(self._peers), key.encode()) as listener:
-            launcher = EmulatedLauncher(self._run_dir, self._network, self._host, self._environment)
-            with held_back():
-                self._processes = launcher.start(task)
-            threading.Thread(target=self._greet, args=(listener,), daemon=True).start()
+        launcher = EmulatedLauncher(
+            self._run_dir,
+            self._network,
+            lambda _, rank: EmulatedHost(rank, self._peers[rank].name, self._peers[rank].address),
+            lambda rank: {ADDRESS_VARIABLE: self._peers[rank].address},
+            sockets=sockets,
+        )
+        with held_back(), listening(path, len(self._peers)) as listener:
+            self._processes = launcher.start(task)
+            threading.Thread(target=self._greet, args=(listener, key.encode()), daemon=True).start()
             deadline = time.monotonic() + START_S
             with self._changed:
-                while missing := [peer.name for peer in self._peers if not hasattr(peer, "connection")]:
+                while missing := [peer.name for peer in self._peers if peer.name not in self._attached]:
                     self._changed.wait(POLL_S)
+                    raise_held()
                     self._check()
                     if time.monotonic() > deadline:
                         raise UserError(f"not all peers started within {START_S:g} s. Missing: {', '.join(missing)}")
 
-    def _host(self, role: str, rank: int) -> EmulatedHost:
-        return EmulatedHost(self._peers[rank].index, self._peers[rank].name, self._peers[rank].address)
-
-    def _environment(self, rank: int) -> dict[str, str]:
-        return {ADDRESS_VARIABLE: self._peers[rank].address}
-
-    def _greet(self, listener: Listener) -> None:
-        with self._failing("a peer did not attach"):
+    def _greet(self, listener: Listener, key: bytes) -> None:
+        with contextlib.suppress(OSError):  # the listener is closed, because a peer was lost
             for _ in self._peers:
-                connection = listener.accept()
-                peer = self._peers[int(connection.recv_bytes())]
-                with self._changed:
-                    peer.connect(connection)
-                    self._changed.notify_all()
-                threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
+                threading.Thread(target=self._listen, args=(listener.accept(), key), daemon=True).start()
 
-    def _listen(self, peer: EmulatedPeer) -> None:
-        with self._failing(f"peer {peer.name} sent an answer that cannot be read"):
+    def _listen(self, connection: Connection, key: bytes) -> None:
+        with self._failing("a peer did not attach"):
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+            peer = self._peers[int(connection.recv_bytes())]
+            threading.Thread(target=self._send_commands, args=(peer, connection), daemon=True).start()
+            with self._changed:
+                self._attached.add(peer.name)
+                self._changed.notify_all()
+            with self._failing(f"peer {peer.name} sent an answer that cannot be read", peer):
+                while True:
+                    self._take_answer(peer, *cloudpickle.loads(connection.recv_bytes()))
+
+    def _send_commands(self, peer: EmulatedPeer, connection: Connection) -> None:
+        with self._failing(f"a command could not be sent to peer {peer.name}", peer):
             while True:
-                answer = peer.connection.recv_bytes()
-                with self._changed:
-                    self._take(peer, *cloudpickle.loads(answer))
-                    self._changed.notify_all()
+                connection.send_bytes(peer.unsent.get())
 
-    def _take(self, peer: EmulatedPeer, number: int, packed: bytes, error: str, detail: str) -> None:
-        ack = self._missing[peer.index].pop(number)
-        self._acks += 1
+    def _take_answer(self, peer: EmulatedPeer, number: int, packed: bytes, error: str, detail: str) -> None:
+        value = None
         try:
-            ack.answer(cloudpickle.loads(packed), done=not error)
-        except Exception as broken:
-            error = f"{type(broken).__name__}: {broken}"
-        if error and not self._error:
-            self._error = f"`{ack.command}` failed: {error}"
-            if detail:
-                print(detail, file=sys.stderr)
+            value = cloudpickle.loads(packed)  # without the lock, because it runs code of the value's
+        except BaseException as broken:  # SystemExit would end this thread alone
+            error = error or f"{type(broken).__name__}: {broken}"
+        if detail and not self._error:
+            print(detail, end="", file=sys.stderr)
+        with self._changed:
+            ack = self._missing[peer.index].pop(number)
+            self._acks += 1
+            ack.answer(value, done=not error)
+            if error:
+                self._end(f"`{ack.command}` failed: {error}")
+            self._changed.notify_all()
 
     @contextlib.contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
-        """Within the context, an error ends the program's waits. `_check` names the cause of a connection's end."""
+    def _failing(self, what: str, peer: EmulatedPeer | None = None) -> Iterator[None]:
+        """Within the context, an error ends the program's waits. `_check` names the cause of a process's end."""
         try:
             yield
         except (EOFError, OSError):
-            return
-        except Exception as error:
-            with self._changed:
-                self._error = self._error or f"{what}: {type(error).__name__}: {error}"
-                self._changed.notify_all()
+            if peer is not None:
+                time.sleep(END_S)
+                self._end(f"peer {peer.name} has closed its connection to the program, and has not ended")
+        except BaseException as error:
+            self._end(f"{what}: {type(error).__name__}: {error}")
+
+    def _end(self, error: str) -> None:
+        """End the program's waits with an error, unless there is one."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
 
     def _until(self, true: Callable[[], bool]) -> None:
-        acks, since, stopped_s = -1, time.monotonic(), time.monotonic()
-        polled_s, stopped = -math.inf, list[int]()
-        with self._changed:
+        with held_back(), self._changed:
             self._check()
+            stopped, idle = _Since(), _Since()
+            polled_s, ranks = -math.inf, list[int]()
             while not true():
                 self._changed.wait(POLL_S)
+                raise_held()
                 self._check()
-                now_s = time.monotonic()
-                if now_s - polled_s >= POLL_S:  # it reads a file of every process
-                    polled_s, stopped = now_s, self._processes.stopped()
-                if not stopped:
-                    stopped_s = now_s
-                elif now_s - stopped_s > STOPPED_S:
-                    name = self._peers[stopped[0]].name
+                if time.monotonic() - polled_s >= POLL_S:  # it reads a file of every process
+                    polled_s, ranks = time.monotonic(), self._processes.stopped()
+                if stopped.lasts_s(ranks[0] if ranks else None) > STOPPED_S:
+                    name = self._peers[ranks[0]].name
                     raise UserError(f"peer {name} has been stopped for {STOPPED_S:g} s, by SIGSTOP or a debugger")
-                if acks != self._acks or stopped or not self._all_wait():
-                    acks, since = self._acks, now_s
-                elif now_s - since > STANDSTILL_S:
+                if idle.lasts_s(self._acks if not ranks and self._all_wait() else None) > STANDSTILL_S:
                     stuck = next(ack for missing in self._missing for ack in missing.values())
                     raise UserError(f"`{stuck.command}` never ends")
 
@@ -298,3 +281,17 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
             raise UserError(f"peer {name} was lost: {cause}{more}")
         if self._error:
             raise UserError(self._error)
+
+
+class _Since:
+    """The time for which a state lasts."""
+
+    def __init__(self) -> None:
+        self._state: int | None = None
+        self._began_s = 0.0
+
+    def lasts_s(self, state: int | None) -> float:
+        """Return how long the state has been this one, in seconds; 0 for None."""
+        if state is None or state != self._state:
+            self._state, self._began_s = state, time.monotonic()
+        return time.monotonic() - self._began_s

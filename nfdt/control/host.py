@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import socket
+import struct
 import threading
 import time
 import traceback
@@ -18,19 +19,20 @@ from multiprocessing.connection import Client, Connection, Listener, answer_chal
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
 from fdt import tensors
 from fdt.errors import UserError
 from fdt.network import Pacer, pacer_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
-from nfdt.control.store import Store
+from nfdt.control.peer import Store, flat_numbers
 
 ADDRESS_VARIABLE = "FDT_PEER_ADDRESS"
 SEED_VARIABLE = "FDT_PEER_SEED"
 PORT = 7078
 CONNECT_S = 20.0
+KEY_S = 30.0  # longest time for which a caller without the key stays connected; a peer may be stopped for 25 s
+RETRY_S = 0.02
 
 Done = Callable[[str], None]  # called with an error, or ""
 
@@ -68,7 +70,7 @@ class Outbox:
             except (OSError, EOFError):  # the other peer does not listen yet
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.02)
+                time.sleep(RETRY_S)
 
 
 class PeerHost:
@@ -108,7 +110,12 @@ class PeerHost:
         """Receive tensors from all peers that connect."""
         listener = Listener((address, PORT), "AF_INET", backlog=128)  # each thread asks its caller for the key
         while True:
-            threading.Thread(target=self._take_in, args=(listener.accept(),), daemon=True).start()
+            try:
+                caller = listener.accept()
+            except OSError:  # no descriptor is left, until callers without the key are refused
+                time.sleep(RETRY_S)
+            else:
+                threading.Thread(target=self._take_in, args=(caller,), daemon=True).start()
 
     # -- commands --------------------------------------------------------------------------------------------
 
@@ -122,14 +129,13 @@ class PeerHost:
         self._reply(number)
 
     def send(self, number: int, addresses: Sequence[str], name: str, into: str) -> None:
-        skeleton, leaves = tensors.flatten(self._store.get(name))
-        _check_numbers(name, leaves)
-        message = f"{json.dumps(into)}\n{skeleton}\n".encode() + bytes(tensors.pack(leaves))
-        missing = deque(addresses)
+        skeleton, arrays = flat_numbers(name, self._store.get(name))
+        message = f"{json.dumps(into)}\n{skeleton}\n".encode() + bytes(tensors.pack(arrays))
+        missing, unanswered = deque(range(len(addresses))), threading.Lock()
 
         def done(error: str) -> None:
-            missing.popleft()
-            if error or not missing:
+            """Reply once, from the thread that takes the last element or has an error. A pop is atomic."""
+            if (error or missing.pop() == 0) and unanswered.acquire(blocking=False):
                 self._reply(number, None, error)
 
         if not addresses:
@@ -149,8 +155,10 @@ class PeerHost:
 
     def _take_in(self, connection: Connection) -> None:
         with connection, contextlib.suppress(Exception):  # of a caller without the key, or that sends noise
+            _set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(KEY_S), 0))
             deliver_challenge(_prompt(connection), self._key)
             answer_challenge(connection, self._key)
+            _set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 0))
             while True:
                 into, skeleton, packed = connection.recv_bytes().split(b"\n", 2)
                 value = tensors.unflatten(skeleton.decode(), tensors.unpack(memoryview(packed)))
@@ -165,26 +173,23 @@ class PeerHost:
             self._control.send_bytes(cloudpickle.dumps((number, packed, error, detail)))
 
 
-def listening(path: str, count: int, key: bytes) -> Listener:
-    """Return a listener for `count` peers at a Unix socket. Raises UserError."""
+def listening(path: str, count: int) -> Listener:
+    """Return a listener for `count` peers at a Unix socket. It asks no caller for the key. Raises UserError."""
     try:
-        return Listener(path, "AF_UNIX", backlog=count, authkey=key)
+        return Listener(path, "AF_UNIX", backlog=count)
     except OSError as error:  # a path of a socket has 107 bytes at most
         raise UserError(f"TMPDIR must be a short path, for a socket. Received: {path} ({error})") from None
 
 
-def _check_numbers(name: str, leaves: Sequence[Any]) -> None:
-    for leaf in leaves:
-        dtype = np.asarray(leaf).dtype.name
-        if dtype not in tensors.NUMBERS:
-            raise UserError(f"emulated links take numbers only. Received: {dtype} in {name}")
-
-
 def _prompt(connection: Connection) -> Connection:
     """Send small messages at once (TCP_NODELAY), because the sender waits for an answer."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _set_option(connection, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def _set_option(connection: Connection, level: int, name: int, value: int | bytes) -> None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(level, name, value)
 
 
 def main() -> None:

@@ -7,19 +7,20 @@ and at its end). A peer executes one command after another; it continues while a
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, overload
+from typing import Any
 
-import numpy as np
 import simpy
 
 from fdt.errors import UserError
 from fdt.network import Cluster, ClusterNode, Pace
-from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers, run_until
-from nfdt.control.store import Store, Tensor, check_given, check_steps
-from nfdt.tree import leaves
+from nfdt.control.peer import ClusterPeer, ClusterPeers, Store, Tensor, check_given, check_steps, flat_numbers
 
 Events = Generator[Any, Any, None]
+
+
+class _Failed(Exception):
+    """The simulation has ended with the error that `Peers` keeps."""
 
 
 class Ack:
@@ -39,31 +40,17 @@ class Ack:
         self._peers.wait(self)
 
 
-class Peer:
+class Peer(ClusterPeer):
     """One node. `index`, `name` and `layer` come from the cluster file; commands set everything else."""
 
     def __init__(self, peers: "Peers", node: ClusterNode, pace: Pace) -> None:
-        self.index, self.name, self.layer = node.index, node.name, node.group.layer
+        super().__init__(peers, node)
         self._peers, self._pace = peers, pace
         self._store = Store(self.name)
         self._commands: deque[tuple[Ack, Callable[[], Events]]] = deque()
         self._woken = peers.env.event()
         self.doing: Ack | None = None
-        peers.env.process(self._live())
-
-    @property
-    def above(self) -> "Peer | None":
-        """The parent in a tree, the edge of a terminal, the cloud of an edge."""
-        index = self._peers.topology.above.get(self.index)
-        return None if index is None else self._peers[index]
-
-    @property
-    def below(self) -> list["Peer"]:
-        """The peers whose `above` is this peer."""
-        return [peer for peer in self._peers if peer.above is self]
-
-    def __repr__(self) -> str:
-        return f"<peer {self.name}>"
+        peers.process(self._live())
 
     def compute(
         self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
@@ -96,7 +83,9 @@ class Peer:
         ack = Ack(self._peers, f"{self.name}: send {name} to {', '.join(peer.name for peer in receivers)}")
 
         def run() -> Events:
-            self._peers.env.process(self._peers.transfer(self, receivers, self._store.get(name), into or name, ack))
+            tensor = self._store.get(name)
+            nbytes = sum(array.nbytes for array in flat_numbers(name, tensor)[1])
+            self._peers.process(self._peers.transfer(self, receivers, tensor, nbytes, into or name, ack))
             yield self._peers.env.timeout(0)
 
         self._command(f"send {name}", run)
@@ -149,29 +138,15 @@ class Peer:
             self._woken.succeed()
 
 
-class Peers(Sequence[Peer]):
+class Peers(ClusterPeers[Peer]):
     """All peers of a cluster, in the order of the cluster file. `now_s`: simulated seconds."""
 
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
-        self.cluster, self.env = cluster, simpy.Environment()
-        self.topology = topology_of(cluster)
+        self.env = simpy.Environment()
+        super().__init__(cluster, lambda node: Peer(self, node, Pace(node, cluster.step_s, (seed,))))
         self._transfers = Transfers(self.env, self.topology)
-        self._peers = [Peer(self, node, Pace(node, cluster.step_s, (seed,))) for node in cluster.nodes]
+        self._error: BaseException | None = None  # it ended the simulation
         self.bytes_sent = 0
-
-    @overload
-    def __getitem__(self, index: int) -> Peer: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Peer]: ...
-    def __getitem__(self, index: int | slice) -> Peer | list[Peer]:
-        return self._peers[index]
-
-    def __len__(self) -> int:
-        return len(self._peers)
-
-    def of(self, layer: str) -> list[Peer]:
-        """Return the peers of a layer: "terminal", "edge" or "cloud"."""
-        return [peer for peer in self._peers if peer.layer == layer]
 
     @property
     def now_s(self) -> float:
@@ -187,10 +162,8 @@ class Peers(Sequence[Peer]):
 
     def wait(self, *acks: Ack) -> None:
         """Run the simulation until all of `acks` have arrived; without any, until every command is executed."""
-        if acks:
-            self._run(simpy.AllOf(self.env, [ack.event for ack in acks]), acks)
-        else:
-            self.env.run()
+        self._run(simpy.AllOf(self.env, [ack.event for ack in acks]) if acks else None, acks)
+        if not acks:
             self._check_idle()
 
     def first(self, *acks: Ack) -> Ack:
@@ -199,16 +172,14 @@ class Peers(Sequence[Peer]):
         self._run(simpy.AnyOf(self.env, [ack.event for ack in acks]), acks)
         return next(ack for ack in acks if ack.event.triggered)
 
-    def transfer(self, sender: Peer, to: Sequence[Peer], tensor: Tensor, into: str, ack: Ack) -> Events:
-        """Send `tensor` to each of `to`."""
-        nbytes, groups = nbytes_of(tensor), [[peer] for peer in to]
-        if self.cluster.multicast and to:
-            groups = [list(to)]
-        self.bytes_sent += nbytes * len(groups)
+    def transfer(self, sender: Peer, to: Sequence[Peer], tensor: Tensor, nbytes: int, into: str, ack: Ack) -> Events:
+        """Send `tensor`, of `nbytes`, to each of `to`."""
+        groups = [list(to)] if self.cluster.multicast and to else [[peer] for peer in to]
         arrivals = []
         for group in groups:
             route = self.topology.multicast(sender.index, [peer.index for peer in group])
-            arrivals.append(self.env.process(self._deliver(self._transfers.send(route, nbytes), group, into, tensor)))
+            self.bytes_sent += nbytes if route.channels else 0  # a tensor for its sender alone uses no link
+            arrivals.append(self.process(self._deliver(self._transfers.send(route, nbytes), group, into, tensor)))
         yield simpy.AllOf(self.env, arrivals)
         ack.event.succeed()
 
@@ -217,8 +188,31 @@ class Peers(Sequence[Peer]):
         for peer in group:
             peer.deliver(into, tensor)
 
+    def process(self, events: Events) -> Any:
+        """Start a process of the simulation; return the event of its end. simpy would raise a copy of its error."""
+
+        def run() -> Events:
+            try:
+                yield from events
+            except GeneratorExit:  # the program has ended
+                raise
+            except BaseException as error:
+                self._error = self._error or error
+                raise _Failed from None
+
+        return self.env.process(run())
+
     def _run(self, until: Any, acks: Sequence[Ack]) -> None:
-        if not run_until(self.env, until):
+        """Run the simulation. An exception leaves it incomplete, so each later call raises the same exception."""
+        complete = False
+        if self._error is None:
+            try:
+                complete = run_until(self.env, until)
+            except BaseException as error:
+                self._error = self._error or error
+        if self._error is not None:
+            raise self._error
+        if not complete:
             self._check_idle()
             waiting = next(ack for ack in acks if not ack.done)
             raise UserError(f"the program waits for `{waiting.command}`, which never ends")
@@ -228,12 +222,3 @@ class Peers(Sequence[Peer]):
         if stuck:
             more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
             raise UserError(f"`{stuck[0]}`{more} never ends")
-
-
-def nbytes_of(tensor: Tensor) -> int:
-    """Return the bytes of all arrays in a tree."""
-    return sum(int(np.prod(array.shape)) * np.dtype(_dtype(array)).itemsize for array in leaves(tensor))
-
-
-def _dtype(array: Any) -> Any:
-    return getattr(array.dtype, "as_numpy_dtype", array.dtype)

@@ -1,6 +1,8 @@
 """Emulated hosts: the bytes cross the interfaces, and a step takes as long as on the simulated clock."""
 
+import contextlib
 import json
+import os
 import re
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 
 from client_shim.replica.emulated_ranks import entered
 from fdt.errors import UsageError, UserError
-from fdt.launch import Task
+from fdt.launch import Task, stat_of
 from fdt.launch.emulated import (
     INTERFACES,
     EmulatedHost,
@@ -265,7 +267,7 @@ def test_programs_of_peers_compute_the_same_on_emulated_hosts(name, cluster, pri
 
 
 PROGRAM = """
-import gc, os, pickle, signal, sys, threading, time
+import gc, os, pickle, signal, socket, sys, threading, time
 import numpy as np
 import nfdt.control.emulated
 from nfdt.control import peers
@@ -280,14 +282,51 @@ def host():
 
 
 class Unreadable:
+    def __init__(self, function=int, *arguments):
+        self.reduced = function, arguments or ("x",)
+
     def __reduce__(self):
-        return int, ("x",)
+        return self.reduced
 
 
-def stopped():
+def is_unlocked(_):
+    from nfdt.control import peers
+    acquired = []
+
+    def acquire():
+        acquired.append(peers._changed.acquire(timeout=20))
+        if acquired[0]:
+            peers._changed.release()
+
+    other = threading.Thread(target=acquire)
+    other.start()
+    other.join()
+    return acquired
+
+
+def close():
+    socket.socket(fileno=os.dup(host()._control.fileno())).shutdown(socket.SHUT_WR)
+    time.sleep(600)
+
+
+def closed():
+    nfdt.control.emulated.END_S = 0.5
+    a.compute("t", close)
+    peers.wait()
+
+
+def interrupted():
+    release = peers._changed._release_save
+    peers._changed._release_save = lambda: (release(), signal.raise_signal(signal.SIGINT))[0]
+    a.compute("t", lambda: time.sleep(600))
+    peers.wait()
+
+
+def stopped(size):
     nfdt.control.emulated.STOPPED_S = 0.5
     os.kill(int(a.read("pid")), signal.SIGSTOP)
-    a.compute("t", lambda: 1)
+    payload = bytes(size)
+    a.compute("t", lambda: payload)
     peers.wait()
 
 
@@ -327,30 +366,92 @@ def late():
 HOSTILE = {
     "killed()": "peer n-0 was lost: signal 9 (SIGKILL)\n",
     "killed(); a.compute('t', lambda: 1)": "peer n-0 was lost: signal 9 (SIGKILL)\n",
-    "stopped()": "peer n-0 has been stopped for 0.5 s, by SIGSTOP or a debugger\n",
+    "stopped(1)": "peer n-0 has been stopped for 0.5 s, by SIGSTOP or a debugger\n",
+    "stopped(1_000_000)": "peer n-0 has been stopped for 0.5 s, by SIGSTOP or a debugger\n",  # more than a socket takes
+    "closed()": "peer n-0 has closed its connection to the program, and has not ended\n",
+    "a.compute('t', lambda: Unreadable(sys.exit, 3)); a.read('t')": "`n-0: read t` failed: SystemExit: 3\n",
     "a.compute('t', lambda: Unreadable()); a.read('t')": "`n-0: read t` failed: ValueError: invalid literal",
     "a.compute('t', lambda: host()._reply(999)); peers.wait()": "peer n-0 sent an answer that cannot be read: KeyError",
     "a.compute('t', lambda: host()._control.send_bytes(b'x')); peers.wait()": "sent an answer that cannot be read",
     "a.compute('t', lambda: os._exit(3)); peers.wait()": "peer n-0 was lost: exit code 3\n",
     "a.send(b, 'none')\ntry: peers.wait()\nexcept Exception: pass": "`n-0: send none` failed: the peer has no tensor",
-    "unpicklable()": "",
-    "newline()": "",
-    "late()": "",
 }
+RIGHT = {
+    "unpicklable()": "caught\n",
+    "newline()": "3.0\n",
+    "late()": "3.0\n",
+    "a.compute('t', lambda: Unreadable(is_unlocked, 0)); print(a.read('t'))": "[True]\n",
+}
+
+
+def started(tmp_path, line, **variables):
+    """The process of a control program that ends with `line`."""
+    program, cluster = tmp_path / "program.py", tmp_path / "cluster.yaml"
+    program.write_text(PROGRAM + line)
+    cluster.write_text("nodes: [{name: n, count: 2}]")
+    argv = [sys.executable, "-m", "nfdt", "control", str(program), "--cluster", str(cluster), "--emulate"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(argv, env={**os.environ, **variables}, **pipes)
+
+
+def run_to_end(tmp_path, line):
+    """(exit code, stdout, stderr) of a control program that ends with `line`."""
+    with started(tmp_path, line) as process:
+        try:
+            output, errors = process.communicate(timeout=180)
+        finally:
+            process.kill()
+    return process.returncode, output, errors
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("line", HOSTILE)
 def test_a_peer_that_misbehaves_ends_the_program_by_name(line, tmp_path, privilege):
-    program, cluster = tmp_path / "program.py", tmp_path / "cluster.yaml"
-    program.write_text(PROGRAM + line)
-    cluster.write_text("nodes: [{name: n, count: 2}]")
-    argv = [sys.executable, "-m", "nfdt", "control", str(program), "--cluster", str(cluster), "--emulate"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
-    if not HOSTILE[line]:
-        assert (done.returncode, done.stdout) == (0, "caught\n" if line == "unpicklable()" else "3.0\n"), done.stderr
-    else:
-        assert done.returncode == 1 and HOSTILE[line] in done.stderr and "nfdt: error: " in done.stderr, done.stderr
+    code, _, errors = run_to_end(tmp_path, line)
+    assert code == 1 and HOSTILE[line] in errors and "nfdt: error: " in errors, errors
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("line", RIGHT)
+def test_what_is_no_fault_of_a_peer_ends_well(line, tmp_path, privilege):
+    code, output, errors = run_to_end(tmp_path, line)
+    assert (code, output) == (0, RIGHT[line]), errors
+
+
+@pytest.mark.timeout(200)
+def test_ctrl_c_while_a_wait_has_released_its_lock_is_one_line(tmp_path, privilege):
+    code, _, errors = run_to_end(tmp_path, "interrupted()")
+    assert (code, errors.strip()) == (130, "nfdt: interrupted")
+
+
+@pytest.mark.timeout(200)
+def test_sigkill(tmp_path, privilege):
+    """A killed command leaves no process, no namespace and no file."""
+    scratch = tmp_path / "t"
+    scratch.mkdir()
+    line = "b.compute('pid', os.getpid); print(a.read('pid'), b.read('pid'), peers._network._switch.pid, flush=True)"
+    with started(
+        tmp_path, f"{line}; a.compute('t', lambda: time.sleep(600)); peers.wait()", TMPDIR=str(scratch)
+    ) as run:
+        pids = [int(pid) for pid in run.stdout.readline().split()]
+        networks = {os.readlink(f"/proc/{pid}/ns/net") for pid in pids}
+        assert len(networks) == 3 and list(scratch.iterdir())
+        run.kill()
+    deadline = time.monotonic() + 60
+    while (list(scratch.iterdir()) or any(map(is_running, pids))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(scratch.iterdir()) == [] and [pid for pid in pids if is_running(pid)] == []
+    assert networks.isdisjoint(network_of_process(path) for path in Path("/proc").glob("[0-9]*/ns/net"))
+
+
+def is_running(pid):
+    fields = stat_of(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
+def network_of_process(path):
+    with contextlib.suppress(OSError):
+        return os.readlink(path)
 
 
 @pytest.mark.parametrize("name", ["a_b", "-x", "a b", "a..b", "x" * 65])

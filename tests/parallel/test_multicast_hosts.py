@@ -10,7 +10,7 @@ import pytest
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
-from fdt.launch.namespaces import check_privilege, counters
+from fdt.launch.namespaces import check_privilege
 from fdt.network import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
@@ -49,7 +49,7 @@ def on_hosts(tmp_path):
         while not all(file.exists() and file.read_text() for file in files):
             assert not processes.exits() and time.monotonic() < deadline, (tmp_path / "rank-0.log").read_text()
             time.sleep(0.1)
-        found = [counters(pid) for pid in processes.pids]
+        found = list(network.counters().values())
         said = [json.loads(file.read_text()) for file in files]
         return said, [c["sent"] for c in found], [c["received"] for c in found]
     finally:

@@ -1,11 +1,14 @@
 """Programs of control peers: their results, their simulated time, and the errors of programs that cannot end."""
 
+import errno
 import queue
 import re
+import signal
 import socket
 import struct
 import sys
 import threading
+from collections import deque
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
@@ -20,10 +23,15 @@ from click.testing import CliRunner
 from fdt import tensors
 from fdt.errors import UserError
 from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
+from fdt.security.auth import TOKEN_VARIABLE
+from fdt.service.member import ENGINE_VARIABLE
+from fdt.signals import Ended
 from nfdt import control
 from nfdt.cli import main
-from nfdt.control import host
+from nfdt.control import emulated, host
+from nfdt.control.command import _print_summary
 from nfdt.control.host import PeerHost
+from nfdt.control.peer import Store
 from nfdt.control.simulated import Peers
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "control"
@@ -105,6 +113,10 @@ def test_peers_train_a_keras_model_over_links_one_by_one(softmax):
         for one, other in zip(peer.read("w"), expected, strict=True):
             npt.assert_allclose(one, other, atol=1e-6)
     assert peers.links["west--east up"] == 0 < peers.links["west--c up"]  # the way round has less latency
+
+
+def fail(error):
+    raise error
 
 
 def pair(**link):
@@ -219,8 +231,10 @@ def test_the_first_of_none_is_an_error():
     ("tensor", "said"),
     [
         (np.ones(2), "the connection to 127.0.0.1 ended: ConnectionRefusedError"),
-        (np.array(["2026-11-26"], "M8[D]"), "emulated links take numbers only. Received: datetime64[D] in t"),
-        ({"name": "w"}, "emulated links take numbers only. Received: str32 in t"),
+        (np.array(["2026-11-26"], "M8[D]"), "links take arrays of numbers only. Received: datetime64[D] in t"),
+        ({"name": "w"}, "links take arrays of numbers only. Received: str32 in t"),
+        ([np.ma.array([1.0, 2.0], mask=[0, 1])], "links take arrays of numbers only. Received: MaskedArray in t"),
+        (np.zeros((1, 1)).view(np.matrix), "links take arrays of numbers only. Received: matrix in t"),
     ],
 )
 def test_a_tensor_that_cannot_be_sent_is_an_error(monkeypatch, tensor, said):
@@ -236,6 +250,130 @@ def test_a_tensor_that_cannot_be_sent_is_an_error(monkeypatch, tensor, said):
     except UserError as refused:
         error = str(refused)
     assert error.startswith(said)
+    if said.startswith("links"):
+        sender, receiver = peers = pair()
+        sender.compute("t", lambda: tensor)
+        sender.send(receiver, "t")
+        with pytest.raises(UserError, match=re.escape(f"`n-0: send t` failed: {said}")):
+            peers.wait()
+
+
+@pytest.mark.parametrize(("tensor", "nbytes"), [(3.0, 8), ([1.0] * 10, 80), ({"w": np.ones(3), "n": 2}, 32), (None, 0)])
+def test_numbers_of_python_cross_links_as_arrays(tensor, nbytes):
+    a, b = peers = pair(bandwidth=8.0)
+    a.compute("t", lambda: tensor, steps=0)
+    a.send(b, "t").wait()
+    assert (peers.bytes_sent, peers.links["n-0 up"], peers.now_s) == (nbytes, nbytes, nbytes / 8)
+
+
+def test_a_tensor_for_its_sender_crosses_no_link():
+    a, b = peers = pair()
+    a.compute("t", lambda: np.ones(2), steps=0)
+    a.send([a, b], "t").wait()
+    assert (peers.bytes_sent, peers.links["n-0 up"]) == (16, 16)
+
+
+class Odd(Exception):
+    """An exception that cannot be made of its `args`, as simpy would."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} {other}")
+
+
+@pytest.mark.parametrize("error", [Ended(signal.SIGTERM), KeyboardInterrupt(), Odd("a", "b")])
+@pytest.mark.parametrize("where", ["function", "delivery"])
+def test_an_exception_ends_the_simulation_as_it_is(error, where, monkeypatch):
+    a, b = peers = pair()
+    monkeypatch.setattr(Store, "deliver", lambda *_: fail(error))
+    a.compute("t", lambda: fail(error) if where == "function" else np.ones(1))
+    a.send(b, "t")
+    for _ in range(2):  # a program that catches it cannot go on with half a simulation
+        with pytest.raises(type(error)) as raised:
+            peers.wait()
+        assert raised.value is error
+
+
+def test_the_summary_has_the_time_before_the_links_are_read(capsys):
+    class Slow(list):
+        now_s = 1.0
+
+        @property
+        def links(self):
+            self.now_s = 2.0
+            return {"n-0 up": 5}
+
+        @property
+        def bytes_sent(self):
+            return sum(self.links.values())
+
+    _print_summary(Slow([1]), "emulated", 3.0)
+    assert "nfdt: emulated:    1 s\n" in capsys.readouterr().err
+
+
+class MeetingDeque(deque):
+    """A deque from which two threads take elements before one of them continues."""
+
+    both = threading.Barrier(2)
+
+    def popleft(self):
+        taken = super().popleft()
+        self.both.wait(20)
+        return taken
+
+    def pop(self):
+        taken = super().pop()
+        self.both.wait(20)
+        return taken
+
+
+@pytest.mark.parametrize("error", ["", "broken"])
+def test_a_tensor_for_two_receivers_has_one_answer(monkeypatch, error):
+    outcomes, answers = [], queue.SimpleQueue()
+    monkeypatch.setattr(host, "deque", MeetingDeque)
+    monkeypatch.setattr(host, "Outbox", lambda *_: SimpleNamespace(put=lambda message, done: outcomes.append(done)))
+    peer = PeerHost(SimpleNamespace(send_bytes=answers.put), b"key", None)
+    peer.compute(1, "t", lambda: np.ones(1), (), 0)
+    answers.get()
+    peer.send(2, ["one", "other"], "t", "t")
+    threads = [threading.Thread(target=done, args=(error,)) for done in outcomes]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    number, _, received, _ = cloudpickle.loads(answers.get())
+    assert (number, received, answers.empty()) == (2, error, True)
+
+
+def attach(address, key, rank):
+    """A peer's connection to the control program."""
+    connection = Client(address, "AF_UNIX", authkey=key)
+    connection.send_bytes(str(rank).encode())
+    return connection
+
+
+class FakeLauncher:
+    """Starts no process: the first caller is silent, peer 1 attaches."""
+
+    def __init__(self, *_, **more):
+        self.connections = []
+
+    def start(self, task):
+        address = task.env[ENGINE_VARIABLE].removeprefix("unix:")
+        silent = socket.socket(socket.AF_UNIX)
+        silent.connect(address)
+        key = task.env[TOKEN_VARIABLE].encode()
+        self.connections.append(silent)
+        threading.Thread(target=lambda: self.connections.append(attach(address, key, 1)), daemon=True).start()
+        return SimpleNamespace(exits=list, stopped=list, stop=lambda: None, launcher=self)
+
+
+@pytest.mark.timeout(120)
+def test_a_peer_that_does_not_attach_is_the_only_one_that_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(emulated, "START_S", 3.0)
+    monkeypatch.setattr(emulated, "EmulatedNetwork", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(emulated, "EmulatedLauncher", FakeLauncher)
+    with pytest.raises(UserError, match="not all peers started within 3 s. Missing: n-0$"):
+        emulated.EmulatedPeers(Cluster((NodeGroup("n", 2),)), tmp_path / "cluster.yaml", tmp_path, 0, tmp_path)
 
 
 def test_several_results():
@@ -282,13 +420,15 @@ def test_callers_without_the_key_hold_up_no_peer(monkeypatch):
     def on_a_free_port(address, *words, **more):
         listener = Listener((address[0], 0), *words, **more)
         addresses.put(listener.address)
-        return listener
+        failures = [OSError(errno.EMFILE, "no descriptor is left")]
+        return SimpleNamespace(accept=lambda: listener.accept() if not failures else fail(failures.pop()))
 
     monkeypatch.setattr(host, "Listener", on_a_free_port)
+    monkeypatch.setattr(host, "KEY_S", 5)
     peer = PeerHost(SimpleNamespace(), b"key", None)
     threading.Thread(target=peer.listen, args=("127.0.0.1",), daemon=True).start()
     address = addresses.get()
-    with socket.create_connection(address), socket.create_connection(address) as huge:
+    with socket.create_connection(address) as silent, socket.create_connection(address) as huge:
         huge.sendall(struct.pack("!iQ", -1, 1 << 40) + b"x" * 1000)  # the header of a message of 10^12 bytes
         with pytest.raises(AuthenticationError):
             Client(address, authkey=b"wrong")
@@ -301,3 +441,8 @@ def test_callers_without_the_key_hold_up_no_peer(monkeypatch):
             skeleton, leaves = tensors.flatten(np.ones(2))
             honest.send_bytes(f'"t"\n{skeleton}\n'.encode() + bytes(tensors.pack(leaves)))
             assert honest.recv_bytes() == b"came"
+            silent.settimeout(60)
+            while silent.recv(1000):  # the challenge, until the peer ends the connection
+                pass
+            honest.send_bytes(f'"t"\n{skeleton}\n'.encode() + bytes(tensors.pack(leaves)))
+            assert honest.recv_bytes() == b"came"  # later than KEY_S after its connection

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fdt.launch.namespaces import counters
+from fdt.launch.namespaces import crossed, network_of
 from tests.namespaces import HFDT, until
 from tests.slurm.job import BOTH, Job, check_losses, losses, nothing_left, printed_alone
 
@@ -76,11 +76,13 @@ def guides_job(slurm, directory: Path, command, env=()) -> Job:
     job = Job(slurm, directory, "-N2 --ntasks-per-node=1", guides_script(), command, STEPS, env)
     job.until_said("epoch 0", 300)
 
-    def crossed() -> int:
-        return sum(counters(slurm.pids["node2"]).values())
+    def node2s_bytes() -> int:
+        return sum(crossed(network_of(slurm.pids["node2"])).values())
 
-    before = crossed()
-    until(lambda: crossed() > before + 100_000, 100, job.said)  # an epoch sends 2 MB or more: it is within the second
+    before = node2s_bytes()
+    until(
+        lambda: node2s_bytes() > before + 100_000, 100, job.said
+    )  # an epoch sends 2 MB or more: it is within the second
     return job
 
 

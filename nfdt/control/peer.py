@@ -1,16 +1,70 @@
-"""The tensors of a peer, simulated or emulated, and checks of what a program asks of peers."""
+"""What simulated and emulated peers have in common: their places in the cluster, their tensors, checks of commands."""
 
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
+from fdt import tensors
 from fdt.errors import UserError
+from fdt.network import Cluster, ClusterNode
+from fdt.network.topology import topology_of
+from fdt.signals import Ended
 from nfdt.tree import Tree, leaves
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Tensor = Tree
+
+
+class ClusterPeer:
+    """One node. `index`, `name` and `layer` come from the cluster file; commands set everything else."""
+
+    def __init__(self, peers: "ClusterPeers[Any]", node: ClusterNode) -> None:
+        self.index, self.name, self.layer = node.index, node.name, node.group.layer
+        self._all = peers
+
+    @property
+    def above(self) -> "Self | None":
+        """The parent in a tree, the edge of a terminal, the cloud of an edge."""
+        index = self._all.topology.above.get(self.index)
+        return None if index is None else self._all[index]
+
+    @property
+    def below(self) -> "list[Self]":
+        """The peers whose `above` is this peer."""
+        return [peer for peer in self._all if peer.above is self]
+
+    def __repr__(self) -> str:
+        return f"<peer {self.name}>"
+
+
+AnyPeer = TypeVar("AnyPeer", bound=ClusterPeer)
+
+
+class ClusterPeers(Sequence[AnyPeer]):
+    """All peers of a cluster, in the order of the cluster file. `make` returns the peer of a node."""
+
+    def __init__(self, cluster: Cluster, make: Callable[[ClusterNode], AnyPeer]) -> None:
+        self.cluster, self.topology = cluster, topology_of(cluster)
+        self._peers = [make(node) for node in cluster.nodes]
+
+    @overload
+    def __getitem__(self, index: int) -> AnyPeer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AnyPeer]: ...
+    def __getitem__(self, index: int | slice) -> AnyPeer | list[AnyPeer]:
+        return self._peers[index]
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def of(self, layer: str) -> list[AnyPeer]:
+        """Return the peers of a layer: "terminal", "edge" or "cloud"."""
+        return [peer for peer in self._peers if peer.layer == layer]
 
 
 class Store:
@@ -37,6 +91,8 @@ class Store:
         """
         try:
             result = function(*(self.get(name) for name in names))
+        except Ended:  # a signal has ended the program, which simulates this peer
+            raise
         except SystemExit as error:
             raise UserError(f"the function ends the program, by sys.exit({error.code!r})") from None
         targets, values = ([into], [result]) if isinstance(into, str) else (list(into), _values(result))
@@ -57,6 +113,20 @@ class Store:
             return False
         self._tensors[name] = self._arrived[name].popleft()
         return True
+
+
+def flat_numbers(name: str, tensor: Tensor) -> tuple[str, list[np.ndarray]]:
+    """Return the structure of a tensor that is to be sent, and its arrays. Raises UserError where it is not of numbers.
+
+    A masked array would arrive without its mask, and a matrix as an array, whose `*` is another operation.
+    """
+    skeleton, values = tensors.flatten(tensor)
+    arrays = [np.asarray(value) for value in values]
+    for value, array in zip(values, arrays, strict=True):
+        if array.dtype.name not in tensors.NUMBERS or isinstance(value, (np.ma.MaskedArray, np.matrix)):
+            received = array.dtype.name if array.dtype.name not in tensors.NUMBERS else type(value).__name__
+            raise UserError(f"links take arrays of numbers only. Received: {received} in {name}")
+    return skeleton, arrays
 
 
 def _values(result: Any) -> list[Tensor]:

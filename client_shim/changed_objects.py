@@ -1,16 +1,17 @@
 """Objects of the script that a training step reads and a callback may change: workers have copies of them.
 
 Variables are sent to workers whenever they change. Other objects are not: a number, a dict or a list that the model's
-code refers to. Keras reads them as it traces the first step, or in each step where the model runs eagerly.
+code refers to. Keras reads them as it traces the first step, or in each step where the model runs eagerly: with
+`run_eagerly`, or with `tf.config.run_functions_eagerly(True)`.
 """
 
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any, NoReturn
 
 from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
 from client_shim.replica.steps import where
-from client_shim.script_code import described, of_library, script_parts
+from client_shim.script_code import described, of_library, script_code, script_parts
 from fdt.errors import CaptureError, NeedsReplica
 
 _REMEDY = "`--capture replica` runs the script on every rank"
@@ -28,12 +29,34 @@ def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> Non
     Raises:
         NeedsReplica: Callbacks, or the step itself, may change what each step reads.
     """
-    parts = script_parts(call.model) if call.model.run_eagerly else []
-    own = _of_script(call.callbacks)
-    if parts and own:
-        _refuse(f"the model runs eagerly, so each step reads objects that the callback {own[0]} may change", trained)
-    if parts and divided:
-        _refuse(f"the model runs eagerly, so each step runs the Python code of {parts[0]}", trained)
+    if not _eager(call.model):
+        return
+    forced = _functions_eager()  # on this machine: workers trace the step
+    cause = "tf.config.run_functions_eagerly is on" if forced else "the model runs eagerly"
+    parts, updates, own = script_parts(call.model), _update_parts(call), _of_script(call.callbacks)
+    if own and (parts or updates):
+        _refuse(f"{cause}, so each step reads objects that the callback {own[0]} may change", trained)
+    run = [*parts, *updates] if forced else parts
+    if run and (forced or divided):
+        _refuse(f"{cause}, so each step runs the Python code of {run[0]}", trained)
+
+
+def _eager(model: Any) -> bool:
+    """Return whether one machine runs the step's Python in each step."""
+    return bool(model.run_eagerly) or _functions_eager()
+
+
+def _functions_eager() -> bool:
+    import tensorflow as tf
+
+    return bool(tf.config.functions_run_eagerly())
+
+
+def _update_parts(call: FitCall) -> list[str]:
+    """Return the script's code that updates variables, such as that of a learning rate's schedule."""
+    optimizers = [getattr(each, "inner_optimizer", each) for each in call.flavor.optimizers(call.model)]
+    own = [each for each in optimizers if not of_library(each)]
+    return [described(each) for each in (*own, *script_code(map(vars, optimizers)))]
 
 
 def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
@@ -52,6 +75,25 @@ def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
         _refuse(f"the callback {own[0]} changed an object that the training step reads, before the first", trained)
 
 
+def eager_check(call: FitCall) -> Callable[[], Any] | None:
+    """Return a check that callbacks change nothing that Keras's own code reads in each eager step; None: none can.
+
+    It raises NeedsReplica, or returns itself.
+    """
+    own = _of_script(call.callbacks)
+    if not own or not _eager(call.model):
+        return None
+    before = _traced_parts(call.model)
+
+    def check() -> Callable[[], Any]:
+        changed = _first_change(before, call.model)
+        if changed:
+            _refuse(f"the model runs eagerly, and the callback {own[0]} changed {changed}", trained=True)
+        return check
+
+    return check
+
+
 def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall) -> None:
     """Refuse a model that was changed since its last `fit` without compile: Keras trains what it traced there.
 
@@ -66,15 +108,20 @@ def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall)
     compiled, parts = getattr(model, "_compile_config", None), _traced_parts(model)
     before, known = traced.get(model, (None, {}))
     traced[model] = compiled, parts
-    if compiled is None or before is not compiled or model.train_function is not None or model.run_eagerly:
+    if compiled is None or before is not compiled or model.train_function is not None or _eager(model):
         return
-    changed = [name for name in known if parts.get(name) != known[name]]
+    changed = _first_change(known, model)
     if changed:
         reason = (
-            f"{changed[0]} changed since the last fit of {model.name!r} without compile(), "
+            f"{changed} changed since the last fit of {model.name!r} without compile(), "
             f"and Keras regards no change before compile(). Received: fit at {where()}"
         )
         raise NeedsReplica(f"{reason}; call compile() after the change, or {_REMEDY}", reason, trained=True)
+
+
+def _first_change(before: Mapping[str, Any], model: Any) -> str:
+    parts = _traced_parts(model)
+    return next((name for name in before if parts.get(name) != before[name]), "")
 
 
 def _traced_parts(model: Any) -> dict[str, Any]:
@@ -107,7 +154,7 @@ def _digest(call: FitCall) -> str:
         return ""
 
 
-def _refuse(reason: str, trained: bool) -> None:
+def _refuse(reason: str, trained: bool) -> NoReturn:
     raise NeedsReplica(f"{reason}, and workers have copies of it; {_REMEDY}", reason, trained=trained)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured, is_dataset
 from client_shim.capture.program import capture_program
-from client_shim.changed_objects import refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
+from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.engine_channel import EngineChannel
 from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
 from client_shim.remote import Remote
@@ -192,13 +192,14 @@ def started(remote: Remote, feeder: "Feeder | None", *, trained: bool, starts_ov
         raise NeedsReplica(reason, reason, trained=False) from None
 
 
-def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[], None]:
+def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[], Any]:
     at_once = call.flavor.steps_per_execution(call.model)
 
-    def check() -> None:
+    def check() -> Callable[[], Any] | None:
         if call.flavor.steps_per_execution(call.model) == at_once:  # tf_keras writes it during an epoch
             with _unreplaced(call.model):
                 refuse_changed(call, digest, trained=trained)
+        return eager_check(call)
 
     return check
 

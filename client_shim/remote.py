@@ -37,7 +37,7 @@ class Remote:
         reporters: Reporters,
         fit_checkpoints: "FitCheckpoints | None" = None,
         preemption: Preemption | None = None,
-        check_program: Callable[[], None] = lambda: None,
+        check_program: Callable[[], Any] = lambda: None,
     ) -> None:
         self._fit_checkpoints = fit_checkpoints
         self._preemption = preemption or Preemption()
@@ -51,7 +51,7 @@ class Remote:
         self._extra: dict[str, float] = {}
         self._vectors: list[str] | None = None  # names of results that are not one number; None: not known yet
         self._metrics: list[Array] = []  # as the workers have them in this epoch
-        self._check_program: Callable[[], None] | None = check_program
+        self._check_program: Callable[[], Any] | None = check_program  # it returns the check of the next step, or None
 
     # -- the job ------------------------------------------------------------------------------------------------------
     def start(self, feeder: "Feeder | None" = None) -> pb.Ready:
@@ -205,11 +205,9 @@ class Remote:
 
         With overlapped epochs the servers are ahead of that load: only the arrays that differ are in a group.
 
-        Raises NeedsReplica if a callback changed an object that the first step reads.
+        Raises NeedsReplica if a callback changed an object that the next step reads.
         """
-        if self._check_program is not None:
-            self._check_program()
-            self._check_program = None  # Keras reads objects once, as it traces the first step
+        self._check_program = self._check_program() if self._check_program is not None else None
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
         if not _same(model, self._model):

@@ -1,13 +1,19 @@
 """Detection of the script's own code in a model."""
 
-import inspect
-from collections.abc import Iterable
+import contextlib
+import functools
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 from client_shim.replica.steps import of_script
 
-_LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins")
+_LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins", "functools")
+_FUNCTIONS = (FunctionType, MethodType)
+_ITEMS = 10_000  # of a container that are read: a longer one is a vocabulary
 
 
 def script_parts(model: Any) -> list[str]:
@@ -16,12 +22,16 @@ def script_parts(model: Any) -> list[str]:
     Layers, losses and metrics; functions and objects that layers hold, such as those of Lambda, activations and
     regularizers.
     """
-    loss = getattr(model, "loss", None)
-    losses = loss.values() if isinstance(loss, dict) else loss if isinstance(loss, (list, tuple)) else [loss]
-    parts = [getattr(part, "fn", getattr(part, "_fn", part)) for part in (*losses, *with_inner(model.metrics))]
     layers = list(model._flatten_layers())
-    parts += [held for layer in layers if of_library(layer) for held in vars(layer).values() if _of_script(held)]
-    return [described(part) for part in (*layers, *parts) if not of_library(part)]
+    called = _with_held([getattr(model, "loss", None), *with_inner(model.metrics)])
+    own = [part for part in (*layers, *called) if _is_callable(part) and not of_library(part)]
+    held = script_code(vars(layer) for layer in layers if of_library(layer))
+    return list(dict.fromkeys(described(part) for part in (*own, *held)))
+
+
+def script_code(held: Iterable[Any]) -> list[Any]:
+    """Return the script's functions and callable objects among objects, and in those that they hold."""
+    return [each for each in _with_held(held) if _of_script(each)]
 
 
 def with_inner(metrics: Iterable[Any]) -> list[Any]:
@@ -31,20 +41,62 @@ def with_inner(metrics: Iterable[Any]) -> list[Any]:
 
 def of_library(obj: Any) -> bool:
     """Return whether Keras, TensorFlow or Python defines a class, a function, or the class of an object."""
-    return str(getattr(obj, "__module__", "builtins")).startswith(_LIBRARIES)
-
-
-def _of_script(obj: Any) -> bool:
-    """Return whether a function, or a callable object's class, is one of the script's."""
-    called = obj if hasattr(obj, "__code__") else inspect.getattr_static(type(obj), "__call__", None)
-    code = getattr(called, "__code__", None)
-    return code is not None and not of_library(obj) and of_script(code.co_filename)
+    return str(_definition(obj).__module__).startswith(_LIBRARIES)
 
 
 def described(obj: Any) -> str:
     """Return the name of a function, or of an object's class, with the line of its code: "Gate (train.py:7)"."""
-    definition = obj if hasattr(obj, "__code__") else type(obj)
-    methods = [definition] if hasattr(obj, "__code__") else vars(definition).values()
-    code = next((method.__code__ for method in methods if hasattr(method, "__code__")), None)
+    code = next(_codes(obj), None)
     place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None else ""
-    return f"{definition.__name__}{place}"
+    return f"{_definition(obj).__name__}{place}"
+
+
+def _with_held(objects: Iterable[Any]) -> Iterator[Any]:
+    """Yield objects, then those that they hold, each once."""
+    seen, remaining = set[int](), deque(objects)
+    kept = list(remaining)  # an id is of one object for as long as that lives
+    while remaining:
+        obj = remaining.popleft()
+        if id(obj) in seen:
+            continue
+        seen.add(id(obj))
+        kept.append(obj)
+        with contextlib.suppress(Exception):  # of the object's own __iter__, __getattribute__ or __class__
+            remaining += _held(obj)
+        yield obj
+
+
+def _held(obj: Any) -> list[Any]:
+    """Return the items of a container, and what a callable object calls: a wrapped function, a method's object."""
+    if isinstance(obj, dict):
+        return list(itertools.islice(obj.values(), _ITEMS))
+    if isinstance(obj, (list, tuple, set, frozenset)):
+        return list(itertools.islice(obj, _ITEMS))
+    if not _is_callable(obj):
+        return []
+    called = [obj.func, obj.args, obj.keywords] if isinstance(obj, functools.partial) else []
+    called += [obj.__self__] if isinstance(obj, MethodType) else []
+    return [*called, *getattr(obj, "__dict__", {}).values()]
+
+
+def _is_callable(obj: Any) -> bool:
+    """Return whether an object is a function, or one with `__call__`; a class is neither."""
+    return callable(obj) and not isinstance(obj, type)
+
+
+def _of_script(obj: Any) -> bool:
+    """Return whether a function, or a callable object's class, is one of the script's."""
+    return _is_callable(obj) and not of_library(obj) and any(of_script(code.co_filename) for code in _codes(obj))
+
+
+def _definition(obj: Any) -> Any:
+    """Return a function or a class itself, and the class of another object."""
+    return obj if isinstance(obj, type) or type(obj) in _FUNCTIONS else type(obj)
+
+
+def _codes(obj: Any) -> Iterator[Any]:
+    """Yield the code of a function, or that of the methods of an object's class and of the classes before Keras's."""
+    definition = _definition(obj)
+    classes = [each for each in definition.__mro__ if not of_library(each)] if isinstance(definition, type) else []
+    functions = [definition] if not classes else [each for kind in classes for each in vars(kind).values()]
+    yield from (each.__code__ for each in functions if type(each) in _FUNCTIONS and hasattr(each, "__code__"))

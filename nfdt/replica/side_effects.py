@@ -41,6 +41,9 @@ ASSIGNED = (
     "{where}, behind the update of its variable, would miss the updates of other workers. hfdt run computes it "
     "exactly. Or give the variable a constraint (`constraint=`), which acts with each update"
 )
+EAGER = (
+    "tf.config.run_functions_eagerly is on, so the step function at {where} has no graph. Remove it, or use hfdt run"
+)
 
 _EXCHANGE = os.path.join("nfdt", "replica", "exchange.py")
 # Files and functions whose variables workers exchange or combine; parts of their paths.
@@ -124,11 +127,14 @@ def _handles(variables: Sequence[tf.Variable]) -> set[int]:
 
 
 def _effects(function: Any, handled: Handled) -> Iterator[tuple[Any, int]]:
-    graph, *others = [concrete.graph for concrete in function._list_all_concrete_functions()]
+    graphs = [concrete.graph for concrete in function._list_all_concrete_functions()]
+    if not graphs:
+        raise CaptureError(EAGER.format(where=where()))
+    graph = graphs[0]
     nested = (node for inner in graph._functions.values() for node in inner.definition.node_def)
     if _has_resources(graph) and any(node.op in _DRAWS for node in nested):
         raise CaptureError(NESTED.format(where=where()))
-    for each in (graph, *others):
+    for each in graphs:
         yield from ((LostEffect(op, ASSIGNED), 1) for op in _behind_updates(each, handled.updates))
     but = _handles(handled.repeated)
     owned = None if handled.exchanged is None else _handles(handled.exchanged)
@@ -266,9 +272,7 @@ def _is_lost(level: _Level, operation: Any, otherwise: bool) -> bool:
 def _is_handled(operation: Any) -> bool:
     """Return whether an exchange, a metric or a layer assigns a variable."""
     frames = operation.traceback or ()
-    return any(
-        frame.filename.endswith(path) and name in ("", frame.name) for frame in frames for path, name in _HANDLED
-    )
+    return any(f.filename.endswith(path) and name in ("", f.name) for f in frames for path, name in _HANDLED)
 
 
 def _is_scripts(operation: Any) -> bool:

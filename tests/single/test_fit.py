@@ -385,3 +385,15 @@ def test_a_batch_size_that_a_model_fixes_is_the_one_it_is_built_with(keras, clie
     model.compile("sgd", model_zoo.crossentropy(keras))
     with remotely(client):
         assert len(model.fit(X[:40], Y[:40], **ARGUMENTS).history["loss"]) == ARGUMENTS["epochs"]
+
+
+def test_a_layer_that_a_callback_freezes_between_eager_steps_is_refused(keras, client):
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, name="first"), keras.layers.Dense(3)])
+    model.compile("sgd", model_zoo.crossentropy(keras), run_eagerly=True)
+
+    class Freeze(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            model.get_layer("first").trainable = False
+
+    with remotely(client), pytest.raises(NeedsReplica, match=r"Freeze \(test_fit\.py:\d+\) changed the list"):
+        model.fit(X, Y, callbacks=[Freeze()], **ARGUMENTS)

@@ -1,6 +1,7 @@
 """Side effects of a tf.function's calls that a worker leaves out: repeated, refused, or of no effect."""
 
 import pytest
+import tensorflow as tf
 
 from fdt.errors import CaptureError
 from tests.single import test_replica_iterations
@@ -184,3 +185,12 @@ def test_a_function_of_an_eager_step_is_refused_only_if_the_step_is_left_out(run
         run(FORWARD.format(again=""), Worker1())
     names, rank = run(FORWARD.format(again="counts.append(loss)"), Worker1())
     assert float(names["seen"]) == sum(0.5**n for n in range(6)), "computed by every worker"
+
+
+def test_a_function_that_runs_eagerly_is_refused(run):
+    script = EFFECTS.format(change="pass").replace("for number", "tf.config.run_functions_eagerly(True)\nfor number")
+    try:
+        with pytest.raises(CaptureError, match=r"run_functions_eagerly is on, so the step function at \S+:\d+ has no"):
+            run(script, Worker1())
+    finally:
+        tf.config.run_functions_eagerly(False)

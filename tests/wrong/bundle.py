@@ -48,7 +48,9 @@ def reported() -> Iterator[None]:
 
 
 def forget() -> None:
-    """Keras is again as it was before a script."""
+    """Keras and TensorFlow are again as they were before a script."""
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].config.run_functions_eagerly(False)
     if "keras" in sys.modules:
         keras = sys.modules["keras"]
         keras.backend.set_floatx("float32")

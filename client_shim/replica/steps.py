@@ -37,6 +37,7 @@ from client_shim.script import OUR_FOLDERS
 APPLIES = ("apply_gradients", "minimize")
 _CALLS_BACK = os.path.join("tensorflow", "python", "ops", "script_ops.py")  # py_function, numpy_function, generators
 BATCHWISE = "train_on_batch"
+_OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tensorflow.python.training.optimizer")
 TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
 
 _PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
@@ -246,6 +247,8 @@ def _of_callable(function: Any, analysis: Analysis, call: Given | None, *, throu
     if inner is not None:
         found = _of_callable(inner, analysis, call, through=True)
         return found if through or not found.trains else StepCode()
+    if isinstance(function, MethodType) and _is_update(function):
+        return StepCode(takes=function.__name__ in TAKES, applies=True)
     function = _unwrapped(function)
     if isinstance(function, MethodType):
         owner = getattr(function.__self__, "target", function.__self__)  # a tf.function's method holds its owner weakly
@@ -256,6 +259,12 @@ def _of_callable(function: Any, analysis: Analysis, call: Given | None, *, throu
     if isinstance(method, FunctionType) and not isinstance(function, type):
         return _of_function(method, analysis, function, call, through=through)
     return StepCode()
+
+
+def _is_update(method: MethodType) -> bool:
+    """Return whether it is an optimizer's update of variables, whatever the script calls it."""
+    modules = [str(kind.__module__) for kind in type(method.__self__).__mro__]
+    return any(each.startswith(_OPTIMIZERS) for each in modules) and method.__name__ in (*APPLIES, "apply")
 
 
 def _unwrapped(function: Any) -> Any:

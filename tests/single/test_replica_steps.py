@@ -1,6 +1,7 @@
 """Capture detection: which capture a script gets, and which of its loops and functions train."""
 
 import functools
+import importlib
 import sys
 import threading
 
@@ -204,6 +205,25 @@ def test_step_functions_are_known(module):
     assert steps.function_trains(module["trainer"].step)
     assert not steps.function_trains(module["note"])
     assert not steps.function_trains(tf.function(lambda x: x))
+
+
+ALIASED = """
+import tensorflow as tf
+
+def step(x):
+    with tf.GradientTape() as tape: pass
+    update([])
+"""
+
+
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_an_update_is_known_by_its_method_whatever_the_script_calls_it(script, keras):
+    sgd = importlib.import_module(keras).optimizers.SGD()
+    names = {"__name__": "aliased", "update": sgd.apply_gradients}
+    exec(compile(ALIASED, script(ALIASED, "aliased.py"), "exec"), names)
+    assert steps.function_trains(names["step"])
+    names["update"] = sgd.get_config
+    assert not steps.function_trains(names["step"])
 
 
 ONE_LOOP = """

@@ -61,7 +61,7 @@ from nfdt.run_options import (
 if TYPE_CHECKING:
     from client_shim.state import Settings
     from frontends.pool.engines import Allocation
-    from nfdt.engine.engine import NfdtEngine
+    from nfdt.engine import NfdtEngine
 
     MakeNfdtEngine = Callable[..., NfdtEngine]
 
@@ -98,7 +98,7 @@ main = program(
         "advise": "frontends.advise.command:advise_command",
         "inspect": "frontends.inspect_command:nfdt_command",
         "control": "nfdt.control.command:control_command",
-        "join": "nfdt.engine.join_command:join_command",
+        "join": "nfdt.join_command:join_command",
         "simulate": "nfdt.simulator.command:simulate_command",
     },
     configure,
@@ -109,7 +109,7 @@ def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
     """Return a factory of the engine on emulated hosts, as `make_engine` does."""
 
     def make(logs: Path) -> "NfdtEngine":
-        from nfdt.engine.emulation import EmulationEngine
+        from nfdt.engine import EmulationEngine
 
         return EmulationEngine(cluster, logs)
 
@@ -128,7 +128,7 @@ def make_engine(given: dict[str, Any]) -> "tuple[int, MakeNfdtEngine]":
     endpoint = None if given.get("server") else join_endpoint(given)
 
     def make(logs: Path, slots: "Allocation | None" = None) -> "NfdtEngine":
-        from nfdt.engine.engine import NfdtEngine
+        from nfdt.engine import NfdtEngine
 
         count, where = (workers, hosts) if slots is None else (slots.workers, slots.hosts(hosts, workers))
         engine = NfdtEngine(

@@ -2,5 +2,5 @@
 
 Only the clock, the links and the workers' speeds are simulated. workers.py has the workers. session.py is one job,
 driven by the same commands as a worker that hosts its server. process.py is its process;
-nfdt/engine/engine.py starts it.
+nfdt/engine starts it.
 """

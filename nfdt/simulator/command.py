@@ -127,7 +127,7 @@ def _simulate(script: str, script_args: list[str], given: dict[str, Any]) -> int
     request = RunRequest(NAME, own_summary=True, script=script, write_report=write_run_report, **chosen)
 
     def make_engine(logs: Path) -> Any:
-        from nfdt.engine.engine import SimulationEngine
+        from nfdt.engine import SimulationEngine
 
         return SimulationEngine(given["workers"], logs, given["cluster"])
 

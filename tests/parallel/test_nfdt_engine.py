@@ -16,7 +16,7 @@ from fdt.job import ArrayData, BatchHooks, FitArguments, JobSpec, State  # noqa:
 from fdt.keras import named  # noqa: E402
 from fdt.rpc.session_pb2 import Command, EndEpoch, Epoch, Finish, Setup, Step  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt.engine.engine import NfdtEngine  # noqa: E402
+from nfdt.engine import NfdtEngine  # noqa: E402
 
 pytestmark = pytest.mark.timeout(180)
 

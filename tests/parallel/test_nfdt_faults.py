@@ -21,7 +21,7 @@ from fdt.keras import named  # noqa: E402
 from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup  # noqa: E402
 from fdt.supervise.joining import JoinEndpoint  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt.engine.engine import NfdtEngine  # noqa: E402
+from nfdt.engine import NfdtEngine  # noqa: E402
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -21,8 +21,7 @@ from fdt.supervise.outcome import Outcome
 from fdt.supervise.processes import MOST, WorkerJoined, WorkerLeft
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage, WorkerRegistry
-from nfdt import cli
-from nfdt.engine import join_command
+from nfdt import cli, join_command
 from nfdt.engine.coordinator import ServersCoordinator
 
 pytestmark = pytest.mark.timeout(120)

@@ -27,7 +27,7 @@ from fdt.service.handlers import StreamBroken, ThreadPerCall
 from fdt.service.transport import bind, new_server, open_channel, stop_server
 from fdt.supervise.joining import JoinConnection, JoinEndpoint, JoinListener, admit_workers
 from fdt.supervise.worker_registry import WorkerRegistry
-from nfdt.engine.engine import NfdtEngine
+from nfdt.engine import NfdtEngine
 from nfdt.server import service
 from nfdt.transport.channel import Interrupted
 from tests.single.nfdt_cluster import clusters, make_model, pushed

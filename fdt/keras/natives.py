@@ -1,9 +1,11 @@
-"""Objects of a model that pickle alone cannot write: TensorFlow's own, and the search for any other.
+"""Objects of a model that pickle alone cannot write: Python's own, TensorFlow's, and the search for any other.
 
-TensorFlow's are variables, functions, tables and wrapped containers. The search finds the attribute that cannot be
-pickled, starting from the object whose record failed.
+Python's are weak references, locks and thread values. TensorFlow's are variables, functions, tables and wrapped
+containers. The search finds the attribute that cannot be pickled, starting from the object whose record failed.
 """
 
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +22,33 @@ CHECKPOINTING = (  # attributes that TensorFlow creates again when they are read
     "_self_saveable_object_factories",
     "_self_update_uid",
 )
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def reduce_plain(obj: Any, _: Any) -> Any:
+    """Reduce objects that Python cannot pickle, or that have no meaning in another process."""
+    if isinstance(obj, weakref.ref):
+        target = obj()
+        return (_dead_reference, ()) if target is None else (weakref.ref, (target,))
+    if type(obj) in (weakref.WeakKeyDictionary, weakref.WeakSet, weakref.WeakValueDictionary):
+        return type(obj), ()  # caches
+    if isinstance(obj, _LOCKS):
+        return type(obj) if obj.__class__ is _LOCKS[1] else threading.Lock, ()
+    if isinstance(obj, threading.local):
+        return _local_like, (type(obj),)
+    return NotImplemented
+
+
+class _Gone:
+    pass
+
+
+def _dead_reference() -> Any:
+    return weakref.ref(_Gone())
+
+
+def _local_like(cls: type) -> Any:
+    return cls()
 
 
 class ValueLookup(Protocol):

@@ -12,11 +12,14 @@ memo. `loads` creates the objects as it finds them and fills them record by reco
 `__setstate__` of the script that receives a layer gets it without its attributes, as pickle does in a cycle.
 """
 
+import ast
 import contextlib
+import inspect
 import io
 import linecache
 import pickle
 import sys
+import textwrap
 import threading
 import types
 from collections import deque
@@ -29,7 +32,6 @@ import tensorflow as tf
 
 from fdt.errors import CaptureError
 from fdt.keras import natives
-from fdt.keras.python_objects import annotation_globals, reduce_plain
 from fdt.tensors import NUMBERS
 
 Reduce = Callable[[Any, "ModelPickler"], Any]  # returns a Later, a value as of __reduce__, or NotImplemented
@@ -56,7 +58,7 @@ class ModelPickler(cloudpickle.Pickler):
 
     def __init__(self, file: io.BytesIO, reduces: Sequence[Reduce], pickled_variables: frozenset[int]) -> None:
         super().__init__(file, protocol=5)
-        self._reduces = (*reduces, reduce_plain, natives.reduce_native)
+        self._reduces = (*reduces, natives.reduce_plain, natives.reduce_native)
         self._pickled_variables = pickled_variables
         self.script_variables: list[Any] = []
         self._constants: set[int] = set()  # ids of the variables that are written with their values
@@ -127,8 +129,21 @@ class ModelPickler(cloudpickle.Pickler):
         file = func.__code__.co_filename
         if (cached := linecache.cache.get(file)) and len(cached) == 4 and cached[1] is None:  # there is no such file
             self._sources[file] = list(cached[2])
-        slots["__globals__"].update(annotation_globals(func))
+        slots["__globals__"].update(_annotation_globals(func))
         return make, arguments, (state, slots), *rest
+
+
+def _annotation_globals(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the globals that `function`'s annotations name; cloudpickle includes only those that the code names."""
+    if not function.__annotations__:
+        return {}
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        return {}
+    hints = [getattr(node, "returns", getattr(node, "annotation", None)) for node in ast.walk(tree)]
+    names = {node.id for hint in hints if hint for node in ast.walk(hint) if isinstance(node, ast.Name)}
+    return {name: function.__globals__[name] for name in sorted(names) if name in function.__globals__}
 
 
 def _code_of_file(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str) -> types.CodeType:

@@ -1,16 +1,18 @@
-"""Numbers that rank 0's script reads, for the other ranks, which ask for them.
+"""Ranks that are not where rank 0 is: the numbers that they ask rank 0 for, and the error at another collective.
 
-Rank 0 does not wait, and sends numbers only to ranks that wait for an answer. A number belongs to a *moment*, the count
-of steps that have begun since the last collective, and is the n-th at its place of the script. Where rank 0 has come to
-a later moment, or to a collective, without that number, the rank keeps its own.
+Rank 0 does not wait, and sends numbers that its script reads only to ranks that wait for an answer. A number belongs to
+a *moment*, the count of steps that have begun since the last collective, and is the n-th at its place of the script.
+Where rank 0 has come to a later moment, or to a collective, without that number, the rank keeps its own.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _AT_ONCE = 1000  # numbers in one answer
 _KEPT = 20_000  # numbers that rank 0 keeps; a rank that is farther behind keeps its own
+_FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
+_OWN_NUMBERS = "; a worker's own number may have decided, as np.mean of a list of tensors does: read each by float()"
 
 
 class Moments:
@@ -96,3 +98,28 @@ class AskedReadings(Moments):
     def pop(self, place: str, n: int) -> list[Any]:
         """Return rank 0's n-th number of this moment and place, once; [] where it is not known."""
         return self._numbers.get(self.moment, {}).pop((place, n), [])
+
+
+def exited_by_itself(how: str) -> bool:
+    """Return whether a script that ended as `how` says has ended on purpose."""
+    return how.startswith("exit code ") and how != _FAILED
+
+
+def describe_mismatch(
+    rank: int, header: Mapping[str, Any], mine: str, wanted: Sequence[Any], *, asynchronous: bool
+) -> str:
+    """Return the error: where `rank` is by its `header`, and `mine`, where rank 0 is, at collective `wanted`."""
+    ended = header["value"] if header["what"] == "end" else {}
+    how = ": ".join(filter(None, (ended.get("how"), ended.get("died_of"))))
+    theirs = f"has ended the script ({how})" if ended else f"calls {named(header['what'], wanted)} at {header['where']}"
+    hint = _OWN_NUMBERS if asynchronous and not ended else ""
+    return f"all ranks must call the same collectives in the same order, but rank {rank} {theirs}, and {mine}{hint}"
+
+
+def named(wanted: Any, beside: Any) -> str:
+    """Return a description of the collective `wanted`, with its number where it otherwise equals `beside`."""
+    if wanted == "push":
+        return "a push"
+    name, count, _, number = wanted
+    shown = f"{name} ({count:,} numbers)" if count else str(name)
+    return f"{shown}, sum {number + 1:,}" if list(wanted[:2]) == list(beside[:2]) else shown

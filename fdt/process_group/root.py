@@ -21,9 +21,8 @@ import numpy as np
 
 from fdt.errors import WorkerError
 from fdt.process_group import Collectives, Combined, Header, RankPush, SharedMemoryAllReduce
-from fdt.process_group.mismatch import describe_mismatch, exited_by_itself, named
 from fdt.process_group.peer import ADDRESS, Where
-from fdt.process_group.readings import Readings
+from fdt.process_group.readings import Readings, describe_mismatch, exited_by_itself, named
 from fdt.process_group.streams import (
     INLINE_BYTES,
     POLL_S,

@@ -1,4 +1,4 @@
-"""A member's side of MemberService: the connection of a worker or server process to its engine."""
+"""A member's side of MemberService: the connection of a worker or server process to its engine, and its job's data."""
 
 import os
 import queue
@@ -7,17 +7,18 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
 from fdt import __version__
 from fdt.blobs import Blobs
 from fdt.environment import log_to
+from fdt.job import Data, FeedData, JobSpec
 from fdt.rpc import training_pb2_grpc
-from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output, Standing, Where
+from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, FeedWanted, Output, Standing, Where
 from fdt.rpc.training_pb2 import HelloRequest
 from fdt.security import auth
 from fdt.security.auth import TOKEN_VARIABLE, credentials
@@ -27,6 +28,9 @@ from fdt.service.handlers import StreamBroken
 from fdt.service.host_bootstrap import forget
 from fdt.service.transport import open_channel
 from fdt.signals import PREEMPTED_BY
+
+if TYPE_CHECKING:
+    from fdt.data import Source  # imports TensorFlow, which a worker imports in its own time
 
 ENGINE_VARIABLE = "FDT_ENGINE"
 SIZE_VARIABLE = "FDT_SIZE"
@@ -224,6 +228,49 @@ def is_our_socket(path: Path) -> bool:
         return path.is_socket() and {path.stat().st_uid, path.parent.stat().st_uid} == {os.geteuid()}
     except OSError:  # the directory is another user's
         return False
+
+
+def fed_data(spec: JobSpec) -> list[FeedData]:
+    """Return the data that the client draws. Batches may still arrive when their job has ended."""
+    return [data for data in (spec.data, spec.validation) if isinstance(data, FeedData)]
+
+
+def open_feeds(spec: JobSpec, member: Member, want: Callable[[FeedWanted], None]) -> dict[str, Any]:
+    """Return the queues of those data by name, which from now on receive the member's batches.
+
+    Args:
+        spec: The job.
+        member: This process.
+        want: Requests batches of the client.
+    """
+    from fdt.data import Feed
+
+    found = {data.name: Feed(data.name, member.blobs, want) for data in fed_data(spec)}
+    member.pass_feeds_to(lambda batch: found[batch.name].offer(batch) if batch.name in found else None)
+    return found
+
+
+def open_data(spec: JobSpec, data: Data, blobs: Blobs, queues: Mapping[str, Any]) -> "Source":
+    """Return the source of a job's training or validation data.
+
+    Args:
+        spec: The job.
+        data: One of its data.
+        blobs: The store of the data's arrays.
+        queues: Result of `open_feeds`.
+    """
+    from fdt.data import open_source
+
+    return open_source(
+        data,
+        spec.fit,
+        blobs,
+        spec.seed,
+        training=data is spec.data,
+        options=spec.options,
+        feed=queues.get(data.name) if isinstance(data, FeedData) else None,
+        flavor=spec.program.flavor,
+    )
 
 
 class _Forwarded:

@@ -24,9 +24,8 @@ from fdt.rpc.session_pb2 import (
     StepEnd,
 )
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
-from fdt.service import job_data
 from fdt.service.blame import failure
-from fdt.service.member import Member
+from fdt.service.member import Member, fed_data, open_data, open_feeds
 from fdt.tensors import numbers, put_logs
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array
@@ -102,7 +101,7 @@ class HfdtWorker:
         """Close the session of a job that was refused. Return whether nothing of it can reach the next one."""
         try:
             self._close_session()
-            return not job_data.fed(JobSpec.from_proto(message))
+            return not fed_data(JobSpec.from_proto(message))
         except Exception:
             traceback.print_exc()
             return False
@@ -130,9 +129,9 @@ class HfdtWorker:
         tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
         session = self._session(spec)
         session.load(spec.state, self._member.blobs)
-        feeds = job_data.feeds(spec, self._member, lambda wanted: self._send(job, feed_wanted=wanted))
-        source: Any = job_data.opened(spec, spec.data, self._member.blobs, feeds)
-        validation: Any = spec.validation and job_data.opened(spec, spec.validation, self._member.blobs, feeds)
+        feeds = open_feeds(spec, self._member, lambda wanted: self._send(job, feed_wanted=wanted))
+        source: Any = open_data(spec, spec.data, self._member.blobs, feeds)
+        validation: Any = spec.validation and open_data(spec, spec.validation, self._member.blobs, feeds)
         commits_every, more = progress.plan(spec, session.rule)
         suspension = None
         if is_on(spec.options, "suspendable") and not progress.why_no_commits(spec, session.rule):

@@ -10,8 +10,7 @@ from fdt.job import FeedData, JobSpec
 from fdt.network import Cluster, equal_nodes
 from fdt.network.reading import read_cluster
 from fdt.rpc.session_pb2 import Event, Ready
-from fdt.service.job_data import feeds
-from fdt.service.member import Member
+from fdt.service.member import Member, open_feeds
 from nfdt.engine import CLUSTER_VARIABLE, WORKERS_VARIABLE
 from nfdt.simulator.record import SimulationRecord
 from nfdt.worker.process import NfdtWorker
@@ -36,7 +35,7 @@ class Simulator(NfdtWorker):
         trainable.load(spec.state, self._member.blobs)
         self._local = self._local or LocalServer(self._member.blobs)
         job = self._local.job(spec)
-        self._feeds = feeds(spec, self._member, lambda wanted: self.send(Event(feed_wanted=wanted)))
+        self._feeds = open_feeds(spec, self._member, lambda wanted: self.send(Event(feed_wanted=wanted)))
         feed = self._feeds.get(spec.data.name) if isinstance(spec.data, FeedData) else None
         run = SimulatedJob(job, step, trainable, self._cluster, self.send, begin_s=self._clock_s, feed=feed)
         self._server = self._run = run

@@ -11,8 +11,7 @@ from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.network import Pacer, pacer_of
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
-from fdt.service import job_data
-from fdt.service.member import Member
+from fdt.service.member import Member, open_data, open_feeds
 from fdt.tensors import put_logs
 from fdt.timeline import SpanRecorder
 from fdt.trainable import Trainable
@@ -86,14 +85,14 @@ class WorkerJob:
         self._send, self._failed, self._incarnation = send, failed, incarnation
         self._options = Options.read(spec.options)
         self._owned = ownerships(trainable, shards)
-        self._feeds = job_data.feeds(spec, member, lambda wanted: self._send(Event(feed_wanted=wanted)))
+        self._feeds = open_feeds(spec, member, lambda wanted: self._send(Event(feed_wanted=wanted)))
         rule = algorithm_of(self._options, trainable.model.optimizer, trainable.trainable)
         self.algorithm = algorithm_name(self._options, trainable.model.optimizer, trainable.trainable)
         pacer = pacer_of(member.rank, spec.seed)
         self._step: Any = step.of(rule) if pacer is None else PacedStep(step.of(rule), pacer)
         self._lanes = lanes_of(self._options, rule, member.size, fed=bool(self._feeds))
         # All readers of a pipeline share its position.
-        self._sources = [job_data.opened(spec, spec.data, member.blobs, self._feeds) for _ in range(self._lanes)]
+        self._sources = [open_data(spec, spec.data, member.blobs, self._feeds) for _ in range(self._lanes)]
         self.steps: int | None = self._sources[0].steps
         self.notes = [note for note in self._find_notes(rule) if note]
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)

@@ -2,10 +2,13 @@
 
 A worker computes gradients and the other fetches. Rank 0 runs the operations that change variables, fed with the
 algorithm's output for these gradients. No other value of the batch may reach those operations.
+
+`begun_anew` and `written_by_feeds` find the variables that a run without gradients writes: by initialisation,
+restoration or feeds.
 """
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -198,6 +201,32 @@ class SessionSteps:
             pulled = [v for v in plan.variables(graph) if v.op.name not in slots]
             self._known[plan] = SessionStep(plan, graph, plan.moving(), self._optimizers.within(plan, graph), pulled)
         return self._known[plan]
+
+
+_restarted: weakref.WeakKeyDictionary[FetchPlan, set[str]] = weakref.WeakKeyDictionary()
+
+
+def begun_anew(plan: FetchPlan, graph: Any) -> set[str]:
+    """Return the names of variables that get an initial or a restored value: their training starts again."""
+    if plan not in _restarted:
+        initial = {variable.initializer for variable in collected(graph).values()}
+        _restarted[plan] = {_written(o) for o in plan.moving() if o in initial or _is_restored(o)}
+    return _restarted[plan]
+
+
+def written_by_feeds(plan: FetchPlan, graph: Any, feeds: Iterable[Any]) -> set[str]:
+    """Return the names of other variables whose change depends on the feeds."""
+    fed = {key.op for key in feeds if isinstance(key, tf.Tensor)}
+    changed = {_written(o) for o in plan.moving() if fed & ancestors([o])}
+    return changed - begun_anew(plan, graph) if changed else changed
+
+
+def _is_restored(operation: Any) -> bool:
+    return any(o.type.startswith("Restore") for o in ancestors([operation]))
+
+
+def _written(operation: Any) -> str:
+    return str(operation.inputs[0].op.name)
 
 
 def batch_of(feeds: Mapping[Any, Any]) -> list[Any]:

@@ -21,12 +21,19 @@ from client_shim.replica.sessions.values import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.process_group import RankPush, ReplicaGroup
-from nfdt.replica import read_numbers
-from nfdt.replica import session_sync as writes
+from nfdt.replica import agreed_values
+from nfdt.replica.agreed_values import SyncedSessions
 from nfdt.replica.session_optimizers import Optimizers
 from nfdt.replica.session_server import SessionGradients, SessionServer, of_step, packed, unpacked
-from nfdt.replica.session_steps import APART, SessionStep, SessionSteps, numbers_of, rows_of
-from nfdt.replica.session_sync import SyncedSessions
+from nfdt.replica.session_steps import (
+    APART,
+    SessionStep,
+    SessionSteps,
+    begun_anew,
+    numbers_of,
+    rows_of,
+    written_by_feeds,
+)
 from replica.session_runs import SessionRuns, in_main
 
 CLOSED = "rank 0 closed a session before all workers had pushed; a session must stay open until then"
@@ -94,14 +101,14 @@ class NfdtSessions(SessionRuns):
         names = [f"{each.name}'s update" for each in self.optimizers.within(plan, session.graph)]
         fetched = self._fetched.get(session.graph, set())
         if not names and fetched and feeds:
-            fed_writes = writes.by_feeds(plan, session.graph, feeds) & fetched
+            fed_writes = written_by_feeds(plan, session.graph, feeds) & fetched
             names = [f"an update of {name} without an optimizer" for name in sorted(fed_writes)]
         if names:
             self._by_every_rank(APART.format(names[0], where()))
 
     def _moved(self, session: Any, plan: FetchPlan, *, outside: bool) -> None:
         """Note that each worker has written its variables itself."""
-        self._server.forget(session, writes.anew(plan, session.graph))
+        self._server.forget(session, begun_anew(plan, session.graph))
         if outside:
             self._kept.differ(session)
 
@@ -125,7 +132,7 @@ class NfdtSessions(SessionRuns):
         return agreed_numbers(fetched, self._rank_0_reads) if read_by_script() else fetched
 
     def _rank_0_reads(self, _: str, numbers: list[Any]) -> Any:
-        return read_numbers.rank_0s(self._group, numbers, f"{len(numbers)} numbers")
+        return agreed_values.rank_0s(self._group, numbers, f"{len(numbers)} numbers")
 
     def _begin(self, call: SessionCall, step: SessionStep) -> None:
         if not self._in_loop():

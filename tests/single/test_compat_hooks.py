@@ -146,7 +146,7 @@ CALLED = [
     ),
     (private.polymorphic_function.Function, "__call__", lambda: PLUS(X), lambda function, x: function is PLUS),
     (private.function_context, "make_function_context", lambda: PLUS(X), lambda scope_type=None: True),
-    # replica/reads.py, nfdt/replica/read_numbers.py
+    # replica/reads.py, nfdt/replica/agreed_values.py
     (EagerTensor, "_numpy_internal", X.numpy, lambda tensor: tensor is X),
     (EagerTensor, "_shape_tuple", lambda: len(X), lambda tensor: tensor is X),
     (EagerTensor.__mro__[1], "__dlpack__", lambda: np.from_dlpack(X), lambda tensor, **_: tensor is X),

@@ -14,7 +14,7 @@ from fdt.errors import CaptureError
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt import algorithms
-from nfdt.replica import read_numbers
+from nfdt.replica import agreed_values
 from nfdt.replica.exchange import OptimizerExchange
 from nfdt.replica.session_optimizers import Optimizers, inspected
 from nfdt.replica.session_server import SessionGradients, as_taken, dense, packed, unpacked
@@ -146,7 +146,7 @@ def pair(tmp_path, rule, work):
 )
 def test_two_workers_take_runs_in_turn_and_end_with_the_same_variables(tmp_path, monkeypatch, rule, optimizer):
     monkeypatch.setattr(threading, "main_thread", threading.current_thread)
-    monkeypatch.setattr(read_numbers, "script_frames", lambda: ())  # other callers, as threads
+    monkeypatch.setattr(agreed_values, "script_frames", lambda: ())  # other callers, as threads
 
     def work(sessions):
         trained(Graph(sessions, optimizer), runner(sessions), sessions.meet)

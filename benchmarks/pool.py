@@ -29,7 +29,7 @@ from soak import is_flat, slope
 from fdt.blobs import LocalBlobs
 from fdt.rpc.session_pb2 import Command, Event, Failed, Setup
 from fdt.service.server import serve
-from fdt.supervise.outcome import blobs_in
+from fdt.supervise import blobs_in
 
 SCRIPT, CLIENT = SCRIPTS / "pool_fit.py", SCRIPTS / "pool_client.py"
 KINDS = {"right": 72, "slow": 8, "killed": 10, "cancelled by the client": 4, "malformed": 6}  # in 100 jobs

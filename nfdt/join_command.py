@@ -100,7 +100,7 @@ def _start(place: "Place", address: str, logs: Path) -> "LocalProcesses":
 
 def _watch(call: "JoinConnection", processes: "LocalProcesses", ranks: list[int], logs: Path) -> None:
     """Wait until the run ends, or all workers of this process have ended."""
-    from fdt.supervise.outcome import tail
+    from fdt.supervise import tail
 
     told: set[int] = set()
     while not call.over.wait(POLL_S):

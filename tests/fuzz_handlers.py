@@ -31,7 +31,7 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.service.server import ALLOWED, CommandOrder
-from fdt.supervise.outcome import Outcome, PassedBlobs, Timed, blobs_in
+from fdt.supervise import Outcome, PassedBlobs, Timed, blobs_in
 from fdt.supervise.processes import ElasticCoordinator
 from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.recovery import RankRecovery

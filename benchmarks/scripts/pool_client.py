@@ -18,7 +18,7 @@ from fdt.errors import UserError
 from fdt.rpc.session_pb2 import Command, Epoch, Finish, JobRequest, Setup
 from fdt.security.auth import TlsIdentity
 from fdt.service.client import TrainingClient
-from fdt.supervise.outcome import blobs_in
+from fdt.supervise import blobs_in
 
 faults = 0  # losses of the current job that were made good
 

@@ -35,7 +35,7 @@ from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, new_token
 from fdt.service.host_bootstrap import DIRECTORY_VARIABLE, forget
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
 from fdt.shm_reaper import DISK
-from fdt.supervise.outcome import died_of, tail
+from fdt.supervise import died_of, tail
 
 ROLE = "worker"
 SCRATCH = Path("/tmp")  # on disk; the launcher removes leftovers below it

@@ -25,7 +25,7 @@ from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters, quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Ready, WorkerShare
 from fdt.signals import held_back, undisturbed
-from fdt.supervise.outcome import died_of, tail
+from fdt.supervise import died_of, tail
 
 HASH_SEED = "PYTHONHASHSEED"
 END_S = 60.0  # longest time from rank 0's end of the script to that of the others

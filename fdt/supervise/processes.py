@@ -14,7 +14,7 @@ from fdt import environment
 from fdt.launch import Exit, Explained, Launcher, Processes, Restartable, Task
 from fdt.service.member import SIZE_VARIABLE
 from fdt.signals import held_back
-from fdt.supervise.outcome import Outcome
+from fdt.supervise import Outcome
 
 GRACE_S, CUT_OFF_GRACE_S = 2.0, 0.5  # from the request to end to SIGKILL
 

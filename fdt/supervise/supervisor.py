@@ -20,7 +20,7 @@ from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.security.auth import TLS_VARIABLE, TOKEN_VARIABLE, TlsIdentity
 from fdt.service.member import ENGINE_VARIABLE
-from fdt.supervise.outcome import Coordinator, Outcome, PassedBlobs, Timed, blobs_in, explain_loss, too_few
+from fdt.supervise import Coordinator, Outcome, PassedBlobs, Timed, blobs_in, explain_loss, too_few
 from fdt.supervise.processes import ElasticCoordinator, LaunchedProcesses, WorkerJoined, WorkerLeft
 from fdt.supervise.worker_registry import MemberMessage, StreamLost, WorkerRegistry
 

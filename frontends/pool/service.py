@@ -18,7 +18,7 @@ from fdt.rpc.session_pb2 import Command, Event, Failed, Note
 from fdt.security.auth import TlsIdentity, user_of
 from fdt.service.server import CommandOrder, RunningServer, listen, until_broken
 from fdt.service.transport import new_server
-from fdt.supervise.outcome import blobs_in
+from fdt.supervise import blobs_in
 from frontends.pool.engines import EnginePool
 from frontends.pool.schedule import JobQueue, QueuedJob, Quotas
 

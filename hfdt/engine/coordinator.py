@@ -11,7 +11,7 @@ from fdt.job import FEED_WINDOW, number_of
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Standing, Where
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.supervise.outcome import Outcome, blobs_in, share_of
+from fdt.supervise import Outcome, blobs_in, share_of
 from hfdt.engine.recovery import RankRecovery
 from hfdt.engine.stalls import StalledRank, Stalls
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fdt.launch.hosts import Host, allot
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, Finished, Membership, Note, Suspend
-from fdt.supervise.outcome import Outcome
+from fdt.supervise import Outcome
 from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.host_pool import HostPool, changes, total
 from hfdt.engine.recovery import RankRecovery

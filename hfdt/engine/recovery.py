@@ -19,7 +19,7 @@ from fdt.job import BatchHooks, number_of
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Commit
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.supervise.outcome import blobs_in
+from fdt.supervise import blobs_in
 
 
 class RankRecovery:

@@ -25,7 +25,7 @@ from fdt.network import EMULATED_CLUSTER_VARIABLE, Cluster, ClusterNode
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.signals import held_back, raise_held, undisturbed
-from fdt.supervise.outcome import died_of, tail
+from fdt.supervise import died_of, tail
 from fdt.typing import Tensor
 from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE, listening
 from nfdt.control.peer import ClusterPeer, ClusterPeers, check_given, check_steps

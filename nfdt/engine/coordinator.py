@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from fdt.blobs import Blobs
 from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, Fault, Finished, Leave, Membership, Note, Ready, Setup
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.supervise.outcome import Outcome, blobs_in
+from fdt.supervise import Outcome, blobs_in
 from nfdt.engine.epochs import EpochAggregator, Feeding, epoch_event, resume
 from nfdt.engine.recovery import LossVerdict, ServerRecovery, WorkerMembership, is_suspendable
 from nfdt.options import Options

@@ -8,7 +8,7 @@ from fdt.job import FEED_WINDOW
 from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Command, Commit, EpochEnd, Event, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.supervise.outcome import blobs_in, share_of
+from fdt.supervise import blobs_in, share_of
 from fdt.tensors import put_logs
 from nfdt.model import add_up
 

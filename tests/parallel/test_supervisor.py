@@ -24,7 +24,7 @@ from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.client import TrainingClient
 from fdt.service.member import ENGINE_GONE, ENGINE_VARIABLE
 from fdt.service.server import serve
-from fdt.supervise.outcome import Outcome
+from fdt.supervise import Outcome
 from fdt.supervise.worker_registry import MemberMessage
 from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.recovery import RankRecovery

@@ -15,9 +15,8 @@ from fdt.rpc.session_pb2 import Attached, Command, EpochEnd, Event, Failed, Setu
 from fdt.security.auth import credentials
 from fdt.service.member import is_our_socket, reach, reachable_address
 from fdt.service.transport import open_channel
-from fdt.supervise import joining
+from fdt.supervise import Outcome, joining
 from fdt.supervise.joining import JoinConnection, JoinEndpoint, JoinListener, admit_workers
-from fdt.supervise.outcome import Outcome
 from fdt.supervise.processes import MOST, WorkerJoined, WorkerLeft
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage, WorkerRegistry

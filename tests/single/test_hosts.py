@@ -22,7 +22,7 @@ from fdt.launch.placement import Placement, Probed, demand, probe_hosts, run_ide
 from fdt.service import host_bootstrap
 from fdt.service.host_bootstrap import directory_of
 from fdt.service.member import ENGINE_VARIABLE
-from fdt.supervise.outcome import explain_loss
+from fdt.supervise import explain_loss
 from tests.slurm import cluster
 from tests.srun import FAKE, check_srun
 

@@ -18,9 +18,9 @@ import tensorflow as tf  # noqa: E402
 from fdt.typing import Tensor  # noqa: E402
 from nfdt import algorithms  # noqa: E402
 from nfdt.model.variables import OwnedVariables, current_rate, momentum_of  # noqa: E402
+from nfdt.server import EpochDone, Instruction, Send  # noqa: E402
 from nfdt.server.algorithm_state import AlgorithmState  # noqa: E402
 from nfdt.server.applier import ModelApplier  # noqa: E402
-from nfdt.server.instructions import EpochDone, Instruction, Send  # noqa: E402
 from nfdt.server.scheduler import Scheduler  # noqa: E402
 from nfdt.transport.channel import EpochOver, WorkerGradient  # noqa: E402
 

@@ -18,7 +18,7 @@ from fdt.service.handlers import StreamBroken
 from nfdt.algorithms import asgd, ssgd
 from nfdt.options import Options
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.applier import Sent
+from nfdt.server import Sent
 from nfdt.server.follower import FollowerShardService
 from nfdt.server.service import WorkerStream
 from nfdt.server.shard_service import ShardService

@@ -22,8 +22,8 @@ from fdt.network.transfers import run_until
 from fdt.typing import Tensor
 from nfdt import algorithms
 from nfdt.algorithm import AlgorithmUpdate
+from nfdt.server import EpochDone, Instruction
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.server.instructions import EpochDone, Instruction
 from nfdt.server.scheduler import Scheduler
 from nfdt.simulator.workers import SimulatedWorkers
 from nfdt.transport.channel import WorkerGradient

@@ -15,8 +15,7 @@ with quiet_import():
     import tensorflow as tf
 
 from fdt.blobs import LocalBlobs
-from nfdt.server.applier import Sent
-from nfdt.server.instructions import Send
+from nfdt.server import Send, Sent
 from nfdt.server.service import Service
 from nfdt.transport.buffers import Layout
 

@@ -72,7 +72,7 @@ class PushRun:
         self.rule = importlib.import_module("nfdt.algorithms").make(algorithm)
         state = importlib.import_module("nfdt.server.algorithm_state").AlgorithmState
         self._channel = importlib.import_module("nfdt.transport.channel")
-        self._instructions = importlib.import_module("nfdt.server.instructions")
+        self._instructions = importlib.import_module("nfdt.server")
         scheduler = importlib.import_module("nfdt.server.scheduler").Scheduler
         self._scheduler = scheduler(state(self.rule, applier or OneNumber(), len(self._workers)), batches)
         self._done = 0

@@ -20,7 +20,7 @@ from fdt.ops import flat_call
 from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
-from nfdt.server.tensor_calls import CALLS
+from nfdt.server import Sent
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import TracedProgram, evaluate, lower
 
@@ -31,33 +31,37 @@ UNDECLARED = (
 SCALARS = ("tau", "samples", "eta", "mu")  # nodes 0 to 3 of every push
 
 
-@dataclass(frozen=True)
-class Sent:
-    """The answer to a pull: trainable, other and scalar optimizer variables of this server, as snapshots."""
+def _alike(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Wrap `function`: a number or a float32 scalar (tau, mu, ...) is converted to the type of the other operand.
 
-    trainable: Sequence[Tensor]
-    others: Sequence[Tensor]
-    scalars: Sequence[Tensor]
-    changed: tuple[int, ...]  # positions in `others` that have changed since training began
+    These scalars and results of them alone are float32 whatever the type of the weights is. So where both operands are
+    0-d and their types differ, the float32 one is such a scalar, and the other one is of a 0-d weight.
+    """
 
-    def placed(self, *, everything: bool) -> tuple[list[int], list[Tensor]]:
-        """Return positions in the pull layout and their tensors. `everything`: also unchanged others."""
-        count, behind = len(self.trainable), len(self.trainable) + len(self.others)
-        others = range(len(self.others)) if everything else self.changed
-        positions = [*range(count), *(count + i for i in others), *range(behind, behind + len(self.scalars))]
-        return positions, [*self.trainable, *(self.others[i] for i in others), *self.scalars]
+    def call(a: Tensor, b: Tensor) -> Tensor:
+        if not (tf.is_tensor(a) and tf.is_tensor(b)):
+            kind = (a if tf.is_tensor(a) else b).dtype
+            a, b = tf.convert_to_tensor(a, kind), tf.convert_to_tensor(b, kind)
+        elif a.dtype != b.dtype:
+            first = a.shape.rank == 0 and (b.shape.rank != 0 or a.dtype == tf.float32)
+            a, b = (tf.cast(a, b.dtype), b) if first else (a, tf.cast(b, a.dtype))
+        return function(a, b)
+
+    return call
 
 
-class SessionPulls:
-    """The pulls of one session: the first, and the first after a load of the client's weights, have all variables."""
-
-    def __init__(self) -> None:
-        self._loads = 0
-
-    def placed(self, sent: Sent, loads: int) -> tuple[list[int], list[Tensor]]:
-        """Return the positions and tensors of the next pull. `loads`: ServedJob.loads."""
-        everything, self._loads = self._loads != loads, loads
-        return sent.placed(everything=everything)
+# TensorFlow's functions for the operations of a traced algorithm (nfdt/tree.py), by the operations' names.
+CALLS: dict[str, Callable[..., Tensor]] = {
+    "add": _alike(lambda a, b: a + b),
+    "sub": _alike(lambda a, b: a - b),
+    "mul": _alike(lambda a, b: a * b),
+    "div": _alike(lambda a, b: a / b),
+    "pow": _alike(lambda a, b: a**b),
+    "abs": tf.abs,
+    "total": tf.reduce_sum,
+    "minimum": _alike(tf.minimum),
+    "maximum": _alike(tf.maximum),
+}
 
 
 @dataclass(frozen=True)
@@ -225,15 +229,10 @@ class ModelApplier:
         key = program.key
         if key not in self._compiled:
             used = program.used
-            specs = [
-                [tf.TensorSpec(t.shape, t.dtype) for t in tensors] for tensors in self._taken(program, used, changes)
-            ]
+            taken = [program.tape.inputs[n] for n in used], changes
+            specs = [[tf.TensorSpec(t.shape, t.dtype) for t in tensors] for tensors in taken]
             self._compiled[key] = flat_call(self._compile(program, used).get_concrete_function(*specs)), used
         return self._compiled[key]
-
-    @staticmethod
-    def _taken(program: _Program, used: list[int], changes: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        return [program.tape.inputs[n] for n in used], list(changes)
 
     def _compile(self, program: _Program, used: list[int]) -> Any:
         operations, first, count = list(program.tape.operations), program.first, len(program.tape.inputs)

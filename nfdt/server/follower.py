@@ -15,8 +15,8 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server import Replies, Send
 from nfdt.server.algorithm_state import AlgorithmState, Applier
-from nfdt.server.instructions import Replies, Send
 from nfdt.server.job import ServedJob, restore, save
 from nfdt.transport.channel import Interrupted, WorkerGradient
 from nfdt.transport.grpc_channel import interrupted

@@ -10,8 +10,7 @@ from fdt.job import JobSpec
 from fdt.rpc.session_pb2 import Event
 from fdt.trainable import Trainable, build
 from nfdt.model.shards import Ownership
-from nfdt.server.applier import SessionPulls
-from nfdt.server.instructions import Replies
+from nfdt.server import Replies, SessionPulls
 from nfdt.server.job import ServedJob, served
 from nfdt.server.shard_service import ShardService
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient

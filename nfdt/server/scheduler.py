@@ -7,9 +7,9 @@ again yet). The gRPC service (service.py) and the simulated clock (nfdt/simulato
 
 from collections.abc import Callable, Collection
 
+from nfdt.server import EpochDone, Instruction, NotFinite, Send, StepDone
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import NOT_BEGUN, BatchDispatcher, Begun, Epoch
-from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Send, StepDone
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
 LOOKAHEAD = 2  # pushes whose batches a worker has: the one it computes and the one it prefetches

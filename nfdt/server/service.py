@@ -18,8 +18,7 @@ from fdt.security import auth
 from fdt.service.handlers import StreamBroken
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.applier import SessionPulls
-from nfdt.server.instructions import Replies, Send
+from nfdt.server import Replies, Send, SessionPulls
 from nfdt.server.job import ServedJob
 from nfdt.transport.buffers import Buffer, chunks, fill, nbytes_of
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient

@@ -16,9 +16,7 @@ from fdt.tensors import put_logs
 from fdt.typing import Array
 from nfdt.model import add_up, staleness_fields
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import AlgorithmState, Applier
-from nfdt.server.batch_dispatcher import Begun, RemainingBatches
-from nfdt.server.instructions import (
+from nfdt.server import (
     EpochDone,
     Instruction,
     NotFinite,
@@ -28,6 +26,8 @@ from nfdt.server.instructions import (
     ReplyInbox,
     StepDone,
 )
+from nfdt.server.algorithm_state import AlgorithmState, Applier
+from nfdt.server.batch_dispatcher import Begun, RemainingBatches
 from nfdt.server.job import SchedulerState, ServedJob, restore, save
 from nfdt.server.scheduler import Scheduler
 from nfdt.transport.channel import WorkerGradient

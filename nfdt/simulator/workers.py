@@ -16,8 +16,7 @@ from fdt.data.arrays import ArraySource
 from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
-from nfdt.server.applier import Sent, SessionPulls
-from nfdt.server.instructions import Reply
+from nfdt.server import Reply, Sent, SessionPulls
 from nfdt.server.shard_service import ShardService
 from nfdt.transport.buffers import nbytes_of
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient

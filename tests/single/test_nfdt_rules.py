@@ -15,8 +15,8 @@ from nfdt.algorithms import dc_asgd
 from nfdt.model.settings import algorithm_of
 from nfdt.model.variables import off
 from nfdt.options import Options
+from nfdt.server import EpochDone, Send
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.server.instructions import EpochDone, Send
 from nfdt.server.scheduler import Scheduler
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import leaves

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nfdt import algorithms
+from nfdt.server import EpochDone, NotFinite, Send, StepDone
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher
-from nfdt.server.instructions import EpochDone, NotFinite, Send, StepDone
 from nfdt.server.scheduler import Scheduler
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 from tests.single.numpy_applier import PlainApplier

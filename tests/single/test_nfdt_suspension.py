@@ -9,8 +9,8 @@ from fdt.job import BatchHooks
 from fdt.rpc import job_pb2
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import Commit, Epoch, Ready, Remaining, Setup, Suspend
+from nfdt.server import EpochDone, Send
 from nfdt.server.batch_dispatcher import Begun
-from nfdt.server.instructions import EpochDone, Send
 from tests.single.test_nfdt_coordinator import Room
 from tests.single.test_nfdt_scheduler import Loop
 

@@ -22,7 +22,7 @@ from nfdt.server import EpochDone, Instruction, Send  # noqa: E402
 from nfdt.server.algorithm_state import AlgorithmState  # noqa: E402
 from nfdt.server.applier import ModelApplier  # noqa: E402
 from nfdt.server.scheduler import Scheduler  # noqa: E402
-from nfdt.transport.channel import EpochOver, WorkerGradient  # noqa: E402
+from nfdt.transport import EpochOver, WorkerGradient  # noqa: E402
 
 ALONE = "alone"
 BATCH = 64

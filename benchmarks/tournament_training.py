@@ -19,7 +19,7 @@ from frontends.advise.pushes import PushRun
 from hfdt import algorithms
 from hfdt.algorithm import RoundAlgorithm
 from hfdt.collectives.simulated import SimulatedWorld, on_simulated
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from tests.single.numpy_applier import PlainApplier
 
 PER_WORKER = " --batch per-worker"

@@ -43,8 +43,8 @@ def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
         import tensorflow as tf
 
     from nfdt.rpc import parameter_server_pb2 as pb
+    from nfdt.transport import Weights, WorkerGradient
     from nfdt.transport.buffers import Layout, Spec
-    from nfdt.transport.channel import Weights, WorkerGradient
     from nfdt.transport.grpc_channel import GrpcChannel
 
     specs: list[Spec] = [((size,), "float32")] * count

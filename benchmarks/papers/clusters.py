@@ -26,7 +26,7 @@ from nfdt.server import EpochDone, Instruction
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.scheduler import Scheduler
 from nfdt.simulator.workers import SimulatedWorkers
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from tests.single.numpy_applier import PlainApplier
 
 UNEQUAL = SCRIPTS.parent / "unequal12.yaml"

@@ -71,7 +71,7 @@ class PushRun:
         self._replies = [simpy.Store(self._env) for _ in self._workers]
         self.rule = importlib.import_module("nfdt.algorithms").make(algorithm)
         state = importlib.import_module("nfdt.server.algorithm_state").AlgorithmState
-        self._channel = importlib.import_module("nfdt.transport.channel")
+        self._channel = importlib.import_module("nfdt.transport")
         self._instructions = importlib.import_module("nfdt.server")
         scheduler = importlib.import_module("nfdt.server.scheduler").Scheduler
         self._scheduler = scheduler(state(self.rule, applier or OneNumber(), len(self._workers)), batches)

@@ -16,7 +16,7 @@ from nfdt import algorithms
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.options import PLAIN
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 
 HELD = (
     "a training loop of the script's own needs an algorithm that applies each gradient when it arrives. Received: {}; "

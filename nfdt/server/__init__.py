@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fdt.typing import Tensor
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.batch_dispatcher import RemainingBatches
-from nfdt.transport.channel import EpochOver, Release, WorkerGradient
+from nfdt.transport import EpochOver, Release, WorkerGradient
 
 
 @dataclass(frozen=True)

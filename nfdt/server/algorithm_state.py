@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from nfdt.algorithm import AsyncAlgorithm, State
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 
 
 class Applier(Protocol):

@@ -21,7 +21,7 @@ from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
 from nfdt.server import Sent
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from nfdt.tree import TracedProgram, evaluate, lower
 
 UNDECLARED = (

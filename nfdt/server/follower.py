@@ -18,7 +18,7 @@ from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server import Replies, Send
 from nfdt.server.algorithm_state import AlgorithmState, Applier
 from nfdt.server.job import ServedJob, restore, save
-from nfdt.transport.channel import Interrupted, WorkerGradient
+from nfdt.transport import Interrupted, WorkerGradient
 from nfdt.transport.grpc_channel import interrupted
 
 FOLLOW = "/nfdt.rpc.ParameterServer/Follow"

@@ -33,8 +33,8 @@ from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState, Applier, WorkerState
 from nfdt.server.applier import ModelApplier
 from nfdt.server.batch_dispatcher import Epoch
+from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import Layout, array_over
-from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import leaves, lower, tree_map
 
 

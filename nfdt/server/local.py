@@ -13,7 +13,7 @@ from nfdt.model.shards import Ownership
 from nfdt.server import Replies, SessionPulls
 from nfdt.server.job import ServedJob, served
 from nfdt.server.shard_service import ShardService
-from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
+from nfdt.transport import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 
 
 class LocalServer:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from nfdt.server import EpochDone, Instruction, NotFinite, Send, StepDone
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import NOT_BEGUN, BatchDispatcher, Begun, Epoch
-from nfdt.transport.channel import EpochOver, Release, WorkerGradient
+from nfdt.transport import EpochOver, Release, WorkerGradient
 
 LOOKAHEAD = 2  # pushes whose batches a worker has: the one it computes and the one it prefetches
 

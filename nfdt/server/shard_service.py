@@ -30,7 +30,7 @@ from nfdt.server.algorithm_state import AlgorithmState, Applier
 from nfdt.server.batch_dispatcher import Begun, RemainingBatches
 from nfdt.server.job import SchedulerState, ServedJob, restore, save
 from nfdt.server.scheduler import Scheduler
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 
 NOT_BEGUN = Commit()
 

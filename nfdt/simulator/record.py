@@ -19,7 +19,7 @@ from typing import Any
 
 from nfdt.algorithm import AsyncAlgorithm, State
 from nfdt.server.algorithm_state import Applier
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 
 RECORD = "simulation.json"
 

@@ -29,7 +29,7 @@ from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import NOT_BEGUN, ShardService
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
 from nfdt.simulator.workers import SharedBatches, SimulatedChannel, SimulatedWorkers
-from nfdt.transport.channel import Weights, WorkerGradient
+from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.lane import EpochCounters
 from nfdt.worker.step import GradientStep, ownerships, samples_of
 

@@ -20,7 +20,7 @@ from fdt.service.handlers import StreamBroken
 from fdt.tensors import ALIGNMENT, dtype_of
 from fdt.typing import Array, Tensor
 from nfdt.compressors import Compression, Spec, TensorCompressor, spec_bytes
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 
 CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/transport.py)
 _PAGE = 4096

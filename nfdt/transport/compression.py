@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.typing import Array, Tensor, Vector
+from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import Buffer, Layout, array_over, nbytes_of
-from nfdt.transport.channel import WorkerGradient
 
 
 class PushEncoder:

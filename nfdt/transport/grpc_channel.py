@@ -20,8 +20,8 @@ from fdt.service.transport import PONG_S, await_server, open_channel, without_fr
 from nfdt.compressors import Compression
 from nfdt.model.shards import Ownership
 from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.transport import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 from nfdt.transport.buffers import Buffer, Layout, chunks, fill, nbytes_of
-from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 from nfdt.transport.compression import PushEncoder, add_deltas
 
 WELCOME_S = 1.5  # time for a session after another; the first waits until the server has started

@@ -15,7 +15,7 @@ from fdt.timeline import SpanRecorder, trace_time
 from fdt.trainable import Trainable, change
 from fdt.typing import Array
 from nfdt.model.shards import Ownership
-from nfdt.transport.channel import EpochOver, Interrupted, ParameterServerChannel, Release, Weights, WorkerGradient
+from nfdt.transport import EpochOver, Interrupted, ParameterServerChannel, Release, Weights, WorkerGradient
 
 
 class NoBatch(Exception):

@@ -19,7 +19,7 @@ from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.model.shards import Ownership, pushed_others
 from nfdt.model.variables import count_of, schedule_at
-from nfdt.transport.channel import Weights, WorkerGradient
+from nfdt.transport import Weights, WorkerGradient
 
 
 class ByShape:

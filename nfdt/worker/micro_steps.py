@@ -22,7 +22,7 @@ from fdt.keras.variables import tensor_variable
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.model.shards import Ownership, pushed_others
-from nfdt.transport.channel import Weights, WorkerGradient
+from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.local_steps import ByShape, assign, change_of
 
 if TYPE_CHECKING:

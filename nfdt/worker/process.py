@@ -14,7 +14,7 @@ from fdt.rpc.session_pb2 import Command, Commit, Event, Finished, Ready
 from fdt.service.blame import failure
 from fdt.service.member import Member, reach
 from nfdt.options import Options
-from nfdt.transport.channel import ChannelFactory
+from nfdt.transport import ChannelFactory
 
 
 class HostedServer(ChannelFactory, Protocol):

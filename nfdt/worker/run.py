@@ -18,7 +18,7 @@ from fdt.trainable import Trainable
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.settings import algorithm_name, algorithm_of, lanes_of
 from nfdt.options import Options, approximation
-from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
+from nfdt.transport import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
 from nfdt.worker.lane import (
     LOST_S,
     PATIENCE_S,

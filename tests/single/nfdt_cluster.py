@@ -19,7 +19,7 @@ from nfdt.server.follower import FollowerShardService, follow
 from nfdt.server.job import ServedJob
 from nfdt.server.service import Service
 from nfdt.server.shard_service import ShardService
-from nfdt.transport.channel import Interrupted, WorkerGradient
+from nfdt.transport import Interrupted, WorkerGradient
 from nfdt.transport.grpc_channel import GrpcChannels
 from nfdt.worker.lane import LaneChannels
 from nfdt.worker.step import ownerships

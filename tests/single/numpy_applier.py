@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from nfdt.tree import Array, zip_map
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from nfdt.tree import Array
 from tests.single.numpy_applier import PlainApplier
 

@@ -29,7 +29,7 @@ from fdt.supervise.joining import JoinConnection, JoinEndpoint, JoinListener, ad
 from fdt.supervise.worker_registry import WorkerRegistry
 from nfdt.engine import NfdtEngine
 from nfdt.server import service
-from nfdt.transport.channel import Interrupted
+from nfdt.transport import Interrupted
 from tests.single.nfdt_cluster import clusters, make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)

@@ -18,8 +18,8 @@ from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
+from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import array_over, tensor_over
-from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import TracedProgram, TracedValue, zip_map
 from tests.single import schedules
 from tests.single.numpy_applier import PlainApplier

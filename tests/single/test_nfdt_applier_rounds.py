@@ -10,7 +10,7 @@ from nfdt import algorithms
 from nfdt.algorithm import AlgorithmUpdate
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from nfdt.tree import leaves
 from tests.single.test_nfdt_applier import part_of, push
 

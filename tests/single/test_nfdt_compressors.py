@@ -19,8 +19,8 @@ from nfdt.compressors import LEAST, Compression
 from nfdt.server.job import ServedJob
 from nfdt.server.local import LocalShardService
 from nfdt.simulator.workers import SimulatedChannel
+from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import Buffer, Layout
-from nfdt.transport.channel import WorkerGradient
 from nfdt.transport.compression import PullEncoder, PushDecoder, PushEncoder, add_deltas
 from nfdt.transport.grpc_channel import GrpcChannels
 from tests.single.nfdt_cluster import gradients

@@ -8,7 +8,7 @@ import pytest
 
 from client_shim.remote import Remote
 from fdt.job import State
-from nfdt.transport.channel import EpochOver
+from nfdt.transport import EpochOver
 from tests.single.nfdt_cluster import make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)

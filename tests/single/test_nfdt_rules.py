@@ -18,7 +18,7 @@ from nfdt.options import Options
 from nfdt.server import EpochDone, Send
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.scheduler import Scheduler
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from nfdt.tree import leaves
 from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, computed, gradient, sgd, train

@@ -25,7 +25,7 @@ from nfdt.algorithms import (
     staleness_aware,
 )
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import CURVATURE, START, gradient, sgd, train
 

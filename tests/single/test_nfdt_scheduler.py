@@ -10,7 +10,7 @@ from nfdt.server import EpochDone, NotFinite, Send, StepDone
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher
 from nfdt.server.scheduler import Scheduler
-from nfdt.transport.channel import EpochOver, Release, WorkerGradient
+from nfdt.transport import EpochOver, Release, WorkerGradient
 from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, gradient
 

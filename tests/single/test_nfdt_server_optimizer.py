@@ -18,7 +18,7 @@ from nfdt.replica.numpy_applier import checked
 from nfdt.run_options import declared_options
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from tests.single.numpy_applier import PlainApplier
 from tests.single.simulations import model, simulate
 

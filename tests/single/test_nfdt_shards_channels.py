@@ -16,9 +16,8 @@ from fdt.service import transport
 from fdt.service.handlers import StreamBroken
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.transport import grpc_channel
+from nfdt.transport import EpochOver, Interrupted, grpc_channel
 from nfdt.transport.buffers import Layout
-from nfdt.transport.channel import EpochOver, Interrupted
 from nfdt.transport.grpc_channel import GrpcChannel
 from nfdt.worker.lane import LaneChannels
 from tests.single.nfdt_cluster import make_model, pushed

@@ -14,7 +14,7 @@ from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import moving_averages, tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt import algorithms  # noqa: E402
-from nfdt.transport.channel import Weights  # noqa: E402
+from nfdt.transport import Weights  # noqa: E402
 from nfdt.worker.local_steps import (  # noqa: E402
     ByShape,  # noqa: E402
     LocalStep,

@@ -14,7 +14,7 @@ from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.rpc.tensor_pb2 import BlobRef  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt.transport.channel import EpochOver, Release, Weights  # noqa: E402
+from nfdt.transport import EpochOver, Release, Weights  # noqa: E402
 from nfdt.worker.run import WorkerJob  # noqa: E402
 from nfdt.worker.step import GradientStep  # noqa: E402
 

@@ -13,7 +13,7 @@ from fdt.trainable import build
 from nfdt.server.job import ServedJob
 from nfdt.server.local import LocalShardService
 from nfdt.simulator.workers import SimulatedChannel
-from nfdt.transport.channel import EpochOver, Interrupted, Release, Weights, WorkerGradient
+from nfdt.transport import EpochOver, Interrupted, Release, Weights, WorkerGradient
 from nfdt.transport.grpc_channel import GrpcChannels
 from tests.single.nfdt_cluster import gradients, make_model
 

@@ -7,7 +7,7 @@ from fdt.errors import UsageError
 from nfdt import algorithms
 from nfdt.replica.numpy_applier import Arithmetic, Form, checked, form_of
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fdt.keras import named
 from fdt.keras.variables import tensor_variable
 from fdt.trainable import Trainable
 from nfdt import algorithms
-from nfdt.transport.channel import Weights
+from nfdt.transport import Weights
 from nfdt.worker.step import GradientStep, ownerships
 
 FLAVORS = {"keras": keras, "tf_keras": tf_keras}

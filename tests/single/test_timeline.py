@@ -15,7 +15,7 @@ from fdt.rpc.session_pb2 import EpochEnd, Evaluated, Event, Fault, Span, Spans
 from fdt.timeline import ALL_REDUCE, SpanRecorder, Trace
 from hfdt.worker.timeline import StepTimeline, Watched
 from nfdt.server.job import served
-from nfdt.transport.channel import WorkerGradient
+from nfdt.transport import WorkerGradient
 from tests.trace_format import spans_of
 
 

@@ -23,8 +23,7 @@ from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, pushed_others
 from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of
 from nfdt.transport import Weights, WorkerGradient
-from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, change_of, decays
-from nfdt.worker.micro_steps import MicroSteps
+from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign, change_of, decays
 
 _REMEDY = "`--capture replica` runs the script on every worker"
 

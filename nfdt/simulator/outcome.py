@@ -19,7 +19,7 @@ from frontends.report import REPORT
 from frontends.report.curves import Curve
 from frontends.report.page import render, write
 from nfdt.model import Spread, spread
-from nfdt.simulator.record import RECORD
+from nfdt.simulator import RECORD
 
 DATA = "run.json"
 SMOOTHED = 5  # number of points of a curve in a running mean
@@ -40,7 +40,7 @@ class Collector(Reporter):
 
 @dataclass(frozen=True)
 class SimulationOutcome:
-    """Result of one simulated run. `fits` has the format of record.py; `logs` is by fit and epoch."""
+    """Result of one simulated run. `fits` has the format of SimulationRecord; `logs` is by fit and epoch."""
 
     algorithm: str
     seed: int
@@ -76,7 +76,7 @@ class SimulationOutcome:
     # -- numbers ---------------------------------------------------------------------------------------------
 
     def total(self, name: str) -> float:
-        """Return the sum of a field of EpochRecord (record.py) over all epochs."""
+        """Return the sum of a field of EpochRecord over all epochs."""
         return float(sum(epoch[name] for fit in self.fits for epoch in fit["epochs"]))
 
     @property

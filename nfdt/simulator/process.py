@@ -12,7 +12,7 @@ from fdt.network.reading import read_cluster
 from fdt.rpc.session_pb2 import Event, Ready
 from fdt.service.member import Member, open_feeds
 from nfdt.engine import CLUSTER_VARIABLE, WORKERS_VARIABLE
-from nfdt.simulator.record import SimulationRecord
+from nfdt.simulator import SimulationRecord
 from nfdt.worker.process import NfdtWorker
 
 

@@ -27,7 +27,7 @@ from fdt.typing import Array
 from nfdt.model.settings import algorithm_name
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import NOT_BEGUN, ShardService
-from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
+from nfdt.simulator import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
 from nfdt.simulator.workers import SharedBatches, SimulatedChannel, SimulatedWorkers
 from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.lane import EpochCounters

@@ -18,10 +18,13 @@ from fdt.errors import UsageError, UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
-from nfdt.simulator import command, session  # noqa: E402
+from nfdt.simulator import (  # noqa: E402
+    SimulationRecord,  # noqa: E402
+    command,
+    session,
+)
 from nfdt.simulator.command import split_algorithms  # noqa: E402
 from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_report, write_table  # noqa: E402
-from nfdt.simulator.record import SimulationRecord  # noqa: E402
 from nfdt.simulator.workers import SharedBatches  # noqa: E402
 from tests.pages import page_data  # noqa: E402
 from tests.single.simulations import BATCH, ROWS, data, model, simulate  # noqa: E402

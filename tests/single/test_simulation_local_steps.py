@@ -9,8 +9,8 @@ pytest.importorskip("keras")
 
 from fdt.network import Cluster, NodeGroup, Slowdowns  # noqa: E402
 from frontends.advise.pushes import PushRun  # noqa: E402
+from nfdt.simulator import SimulationRecord  # noqa: E402
 from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_points, write_table  # noqa: E402
-from nfdt.simulator.record import SimulationRecord  # noqa: E402
 from tests.single.simulations import BATCH, ROWS, simulate  # noqa: E402
 
 STEPS = -(-ROWS // BATCH)

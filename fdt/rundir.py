@@ -5,6 +5,12 @@
     fit-0002-epoch-00007.ckpt    the second, after seven epochs; the one before it is kept, too
 
 A user who can write here decides what a resumed run trains, so the directory must be the user's own.
+
+A checkpoint is one file, either complete or absent; damage is detected when it is read. Nothing in it is pickled, so
+reading it runs no code from it. Its digest covers all bytes before it, and its header has the file's name, so that no
+other checkpoint can take its place:
+
+    8 bytes "FDTCKPT1" | 8 bytes, little endian: length of the header | header, JSON | packed arrays | 32 bytes BLAKE2b
 """
 
 import contextlib
@@ -13,16 +19,16 @@ import hashlib
 import json
 import os
 import secrets
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fdt.checkpoint_file import DIGEST_BYTES, Damaged, read_checkpoint, replace_file, write_checkpoint
+from fdt import tensors
 from fdt.cli import file_of
 from fdt.errors import UserError
-from fdt.security import check_directory
+from fdt.security import check_directory, check_ours, read_ours
 from fdt.typing import Array
 
 FILE, LOCK = "run.json", ".lock"
@@ -30,6 +36,10 @@ CHECKSUM = "checksum"  # an entry of run.json
 CHECKPOINTS = "fit-*.ckpt"
 PARTS = (".fit-*.ckpt.*.part", f".{FILE}.*.part")  # temporary files of a process that was killed while writing
 KEPT = 2  # checkpoints of an unfinished fit
+NAME = "file"  # an entry of a checkpoint's header
+MAGIC = b"FDTCKPT1"
+DIGEST_BYTES = 32
+_LENGTH = struct.Struct("<Q")
 
 Checkpoint = tuple[dict[str, Any], list[Array]]
 Check = Callable[[dict[str, Any], list[Array]], object]
@@ -75,7 +85,7 @@ class RunDir:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_directory(directory, "--run-dir")
-            _check_ours(directory, "--run-dir")
+            check_ours(directory, "--run-dir")
         except OSError as error:
             raise UserError(f"--run-dir cannot be written: {error}") from None
         lock = _locked(directory)
@@ -150,7 +160,7 @@ class RunDir:
         warnings: list[str] = []
         for file in files:
             try:
-                header, arrays = read_checkpoint(file, partial(_read_ours, what="a checkpoint"))
+                header, arrays = read_checkpoint(file, lambda path: read_ours(path, "a checkpoint"))
                 check(header, arrays)
                 return (header, arrays), warnings
             except FileNotFoundError:
@@ -176,8 +186,8 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
     """Return the arguments of the run in `directory`. Raises UserError where there is none of `engine`."""
     try:
         check_directory(directory, "--resume")
-        _check_ours(directory, "--resume")
-        fields = json.loads(_read_ours(directory / FILE, "--resume"))
+        check_ours(directory, "--resume")
+        fields = json.loads(read_ours(directory / FILE, "--resume"))
         checksum = fields.pop(CHECKSUM, "")
         arguments = Arguments(**fields)
         if checksum != _checksum(fields):
@@ -208,21 +218,6 @@ def digest_of(script: Path) -> str:
     return hashlib.sha256(script.read_bytes()).hexdigest()
 
 
-def _read_ours(path: Path, what: str) -> bytes:
-    """Return a file's content; check the file that is open: another user may exchange what the path names."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # it may be a pipe
-        _check_ours(path, what, file.fileno())
-        return file.read()
-
-
-def _check_ours(path: Path, what: str, opened: int | None = None) -> None:
-    """Raise UserError for a path, or its `opened` file, that others could write; OSError for a missing one."""
-    found = os.stat(path if opened is None else opened)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o002:
-        whose = "writable to all users" if found.st_mode & 0o002 else f"of user {found.st_uid}"
-        raise UserError(f"{what} must belong to the user and be writable to no other. Received: {path}, {whose}")
-
-
 def _sweep(directory: Path) -> None:
     """Remove temporary files. The caller holds the lock, so no other process writes them."""
     for part in (part for pattern in PARTS for part in directory.glob(pattern)):
@@ -244,3 +239,62 @@ def _locked(directory: Path) -> int:
     except OSError:
         pass  # a file system without locks
     return lock
+
+
+class Damaged(Exception):
+    """The file is not a complete checkpoint; the message states the reason."""
+
+
+def write_checkpoint(path: Path, header: dict[str, Any], arrays: Sequence[Array]) -> None:
+    """Write a checkpoint atomically: to a temporary file, synced to disk, then renamed. Raises OSError.
+
+    A reader finds the old file or the new one. After an error the temporary file is removed.
+    """
+    text = json.dumps({**header, NAME: path.name}).encode()
+    replace_file(path, (MAGIC, _LENGTH.pack(len(text)), text, tensors.pack(arrays)), digest=True)
+
+
+def replace_file(path: Path, parts: Sequence[bytes | bytearray], *, digest: bool = False) -> None:
+    """Replace `path` by a file of `parts`, and their digest, readable to the user alone. Raises OSError."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            sum_ = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            for part in parts:
+                file.write(part)
+                sum_.update(part)
+            if digest:
+                file.write(sum_.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        with contextlib.suppress(OSError):  # it is gone once it has replaced the file
+            aside.unlink()
+    with contextlib.suppress(OSError):  # so that the rename survives a power failure; some file systems have no sync
+        held = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(held)
+        finally:
+            os.close(held)
+
+
+def read_checkpoint(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> tuple[dict[str, Any], list[Array]]:
+    """Return (header, arrays) of what `read` returns. Raises Damaged, OSError."""
+    data = memoryview(read(path))
+    body, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+    if data[: len(MAGIC)] != MAGIC:
+        raise Damaged("it does not begin like a checkpoint")
+    if hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() != digest:
+        raise Damaged(f"the checksum of its {len(data):,} bytes is wrong")
+    start = len(MAGIC) + _LENGTH.size
+    (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+    try:
+        header, arrays = json.loads(bytes(body[start : start + length])), tensors.unpack(body[start + length :])
+    except (ValueError, RecursionError) as error:
+        raise Damaged(str(error)) from None
+    if not isinstance(header, dict):
+        raise Damaged("its header is no JSON object")
+    if (name := header.pop(NAME, path.name)) != path.name:
+        raise Damaged(f"it is {name} under another name")
+    return header, arrays

@@ -20,7 +20,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from client_shim.resume.saved import Saved
-from fdt import checkpoint_file, rundir, tensors
+from fdt import rundir, tensors
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.job import JobSpec
@@ -135,11 +135,9 @@ def _arrived(wire: Wire) -> Decoder:
 
 def _checkpoint(folder: Path) -> Decoder:
     def decode(header: bytes) -> None:
-        parts = [checkpoint_file.MAGIC, len(header).to_bytes(8, "little"), header, tensors.pack([np.ones(3)])]
-        (folder / "c").write_bytes(
-            b"".join([*parts, checkpoint_file.hashlib.blake2b(b"".join(parts), digest_size=32).digest()])
-        )
-        Saved.check(*checkpoint_file.read_checkpoint(folder / "c"))
+        parts = [rundir.MAGIC, len(header).to_bytes(8, "little"), header, tensors.pack([np.ones(3)])]
+        (folder / "c").write_bytes(b"".join([*parts, rundir.hashlib.blake2b(b"".join(parts), digest_size=32).digest()]))
+        Saved.check(*rundir.read_checkpoint(folder / "c"))
 
     return decode
 
@@ -184,7 +182,7 @@ def decoders(folder: Path) -> Iterator[tuple[str, Callable[[Rng], bytes], Decode
     yield "structures", lambda rng: STRUCTURE, lambda data: tensors.unflatten(_text(data), [1]), (ValueError,)
     yield "process group", lambda rng: stream, _received, (ConnectionLost, ValueError)
     yield "multicast", lambda rng: rng.choice(datagrams)[16:], _arrived(wire), (ValueError, struct.error)
-    yield "checkpoints", lambda rng: header.encode(), _checkpoint(folder), (checkpoint_file.Damaged, *rundir.MALFORMED)
+    yield "checkpoints", lambda rng: header.encode(), _checkpoint(folder), (rundir.Damaged, *rundir.MALFORMED)
     yield "records", lambda rng: said.encode(), _records(folder), ()
     yield (
         "cluster files",

@@ -59,6 +59,21 @@ def check_directory(directory: Path, option: str) -> None:
             )
 
 
+def read_ours(path: Path, what: str) -> bytes:
+    """Return a file's content; check the file that is open: another user may exchange what the path names."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # it may be a pipe
+        check_ours(path, what, file.fileno())
+        return file.read()
+
+
+def check_ours(path: Path, what: str, opened: int | None = None) -> None:
+    """Raise UserError for a path, or its `opened` file, that others could write; OSError for a missing one."""
+    found = os.stat(path if opened is None else opened)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o002:
+        whose = "writable to all users" if found.st_mode & 0o002 else f"of user {found.st_uid}"
+        raise UserError(f"{what} must belong to the user and be writable to no other. Received: {path}, {whose}")
+
+
 def _links_to(path: Path) -> Iterator[Path]:
     """Yield the symbolic links on the way to `path`."""
     for each in (*path.parents, path):

@@ -19,7 +19,7 @@ from client_shim.resume import plain
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.resume.saved import Saved, differs
 from client_shim.state import ScriptRun, Settings
-from fdt import checkpoint_file, rundir
+from fdt import rundir, security
 from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest, Split, kept, resumed
 from fdt.errors import CaptureError, UsageError, UserError
@@ -251,14 +251,14 @@ def test_a_forged_checkpoint_is_passed_over_for_the_one_before(tmp_path, name):
 
 @pytest.mark.parametrize("header", [b"[" * 100_000, b"[]", b'"x"'])
 def test_a_checkpoint_with_a_header_of_another_kind_is_damaged(tmp_path, header):
-    with pytest.raises(checkpoint_file.Damaged):
+    with pytest.raises(rundir.Damaged):
         read_forged(tmp_path / "forged", header)
 
 
 def read_forged(path, header):
-    parts = [checkpoint_file.MAGIC, len(header).to_bytes(8, "little"), header, checkpoint_file.tensors.pack([])]
-    checkpoint_file.replace_file(path, parts, digest=True)
-    return checkpoint_file.read_checkpoint(path)
+    parts = [rundir.MAGIC, len(header).to_bytes(8, "little"), header, rundir.tensors.pack([])]
+    rundir.replace_file(path, parts, digest=True)
+    return rundir.read_checkpoint(path)
 
 
 def test_another_script_is_refused_by_what_differs(client, tmp_path):
@@ -312,18 +312,18 @@ def test_a_write_that_is_cut_short_leaves_what_was_there(tmp_path):
 
 def test_a_checkpoint_with_one_wrong_bit_is_none(tmp_path):
     file = tmp_path / "c"
-    checkpoint_file.write_checkpoint(file, {"a": 1}, [np.arange(5)])
-    assert checkpoint_file.read_checkpoint(file)[0] == {"a": 1}
+    rundir.write_checkpoint(file, {"a": 1}, [np.arange(5)])
+    assert rundir.read_checkpoint(file)[0] == {"a": 1}
     data = bytearray(file.read_bytes())
     for place in range(0, len(data), 7):
         data[place] ^= 1
         file.write_bytes(data)
-        with pytest.raises(checkpoint_file.Damaged):
-            checkpoint_file.read_checkpoint(file)
+        with pytest.raises(rundir.Damaged):
+            rundir.read_checkpoint(file)
         data[place] ^= 1
     file.write_bytes(b"")
-    with pytest.raises(checkpoint_file.Damaged):
-        checkpoint_file.read_checkpoint(file)
+    with pytest.raises(rundir.Damaged):
+        rundir.read_checkpoint(file)
 
 
 def test_a_checkpoint_under_another_name_is_passed_over(tmp_path):
@@ -399,14 +399,14 @@ def test_the_file_that_is_checked_is_the_file_that_is_read(tmp_path, monkeypatch
     run, other = begun(tmp_path), RunDir.create(tmp_path / "other", "hfdt", [], SCRIPT, ["another's"])
     for number, each in enumerate((run, other)):
         each.save(1, 1, {"number": number}, [])
-    check = rundir._check_ours
+    check = security.check_ours
 
     def checked_and_exchanged(path, *words):
         check(path, *words)
         if path.parent == run.directory:
             os.replace(other.directory / path.name, path)
 
-    monkeypatch.setattr(rundir, "_check_ours", checked_and_exchanged)
+    monkeypatch.setattr(security, "check_ours", checked_and_exchanged)
     assert read_arguments(run.directory, "hfdt").words == ["--epochs", "3"]
     (header, _), _ = run.load(1)
     assert header == {"number": 0}

@@ -18,11 +18,10 @@ from fdt.service.handlers import StreamBroken
 from nfdt.algorithms import asgd, ssgd
 from nfdt.options import Options
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server import Sent
 from nfdt.server.follower import FollowerShardService
 from nfdt.server.service import WorkerStream
 from nfdt.server.shard_service import ShardService
-from nfdt.transport.buffers import Layout
+from nfdt.transport.buffers import Layout, Sent
 from tests.fuzz_handlers import JOB, JOB_ENDS, WORKERS, Errors, Filled, Handler, Store, framed, frames, known_blob
 from tests.single.numpy_applier import PlainApplier
 

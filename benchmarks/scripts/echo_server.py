@@ -15,9 +15,9 @@ with quiet_import():
     import tensorflow as tf
 
 from fdt.blobs import LocalBlobs
-from nfdt.server import Send, Sent
+from nfdt.server import Send
 from nfdt.server.service import Service
-from nfdt.transport.buffers import Layout
+from nfdt.transport.buffers import Layout, Sent
 
 
 class EchoDesk:

@@ -1,7 +1,7 @@
 """The parameter server: a scheduler that decides, an applier that computes, and a gRPC service around both.
 
-Here are the objects that pass between them: the snapshots that answer pulls, the instructions of shard 0's scheduler
-(scheduler.py), and the log of its decisions that the other shards replay.
+Here are the decisions of shard 0: the instructions of its scheduler (scheduler.py), and the log that the other shards
+replay.
 """
 
 import itertools
@@ -11,39 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fdt.typing import Tensor
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.batch_dispatcher import RemainingBatches
 from nfdt.transport import EpochOver, Release, WorkerGradient
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The answer to a pull: trainable, other and scalar optimizer variables of this server, as snapshots."""
-
-    trainable: Sequence[Tensor]
-    others: Sequence[Tensor]
-    scalars: Sequence[Tensor]
-    changed: tuple[int, ...]  # positions in `others` that have changed since training began
-
-    def placed(self, *, everything: bool) -> tuple[list[int], list[Tensor]]:
-        """Return positions in the pull layout and their tensors. `everything`: also unchanged others."""
-        count, behind = len(self.trainable), len(self.trainable) + len(self.others)
-        others = range(len(self.others)) if everything else self.changed
-        positions = [*range(count), *(count + i for i in others), *range(behind, behind + len(self.scalars))]
-        return positions, [*self.trainable, *(self.others[i] for i in others), *self.scalars]
-
-
-class SessionPulls:
-    """The pulls of one session: the first, and the first after a load of the client's weights, have all variables."""
-
-    def __init__(self) -> None:
-        self._loads = 0
-
-    def placed(self, sent: Sent, loads: int) -> tuple[list[int], list[Tensor]]:
-        """Return the positions and tensors of the next pull. `loads`: ServedJob.loads."""
-        everything, self._loads = self._loads != loads, loads
-        return sent.placed(everything=everything)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from fdt.ops import flat_call
 from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
-from nfdt.server import Sent
 from nfdt.transport import WorkerGradient
+from nfdt.transport.buffers import Sent
 from nfdt.tree import TracedProgram, evaluate, lower
 
 UNDECLARED = (

@@ -10,10 +10,11 @@ from fdt.job import JobSpec
 from fdt.rpc.session_pb2 import Event
 from fdt.trainable import Trainable, build
 from nfdt.model.shards import Ownership
-from nfdt.server import Replies, SessionPulls
+from nfdt.server import Replies
 from nfdt.server.job import ServedJob, served
 from nfdt.server.shard_service import ShardService
 from nfdt.transport import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
+from nfdt.transport.buffers import SessionPulls
 
 
 class LocalServer:

@@ -18,10 +18,10 @@ from fdt.security import auth
 from fdt.service.handlers import StreamBroken
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server import Replies, Send, SessionPulls
+from nfdt.server import Replies, Send
 from nfdt.server.job import ServedJob
 from nfdt.transport import EpochOver, Release, WorkerGradient
-from nfdt.transport.buffers import Buffer, chunks, fill, nbytes_of
+from nfdt.transport.buffers import Buffer, SessionPulls, chunks, fill, nbytes_of
 from nfdt.transport.compression import PullEncoder, PushDecoder
 
 NAME = "nfdt.rpc.ParameterServer"

@@ -16,10 +16,10 @@ from fdt.data.arrays import ArraySource
 from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
-from nfdt.server import Reply, Sent, SessionPulls
+from nfdt.server import Reply
 from nfdt.server.shard_service import ShardService
 from nfdt.transport import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
-from nfdt.transport.buffers import nbytes_of
+from nfdt.transport.buffers import Sent, SessionPulls, nbytes_of
 from nfdt.transport.compression import CompressedLane
 
 Events = Generator[Any, Any, Any]

@@ -1,4 +1,7 @@
-"""Memory buffers for tensors of a fixed layout, shared by two processes or private, and tensors over that memory."""
+"""Memory buffers for tensors of a fixed layout, shared by two processes or private, and tensors over that memory.
+
+`Sent` is a server's answer to a pull, whose tensors have their places in the layout of pulls.
+"""
 
 import mmap
 import os
@@ -213,6 +216,35 @@ class Layout:
 
     def _wires(self, compressor: TensorCompressor | None) -> list[list[Spec]]:
         return [compressor.wire(spec) if compressor else [] for spec in self.trainable]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The answer to a pull: trainable, other and scalar optimizer variables of this server, as snapshots."""
+
+    trainable: Sequence[Tensor]
+    others: Sequence[Tensor]
+    scalars: Sequence[Tensor]
+    changed: tuple[int, ...]  # positions in `others` that have changed since training began
+
+    def placed(self, *, everything: bool) -> tuple[list[int], list[Tensor]]:
+        """Return positions in the pull layout and their tensors. `everything`: also unchanged others."""
+        count, behind = len(self.trainable), len(self.trainable) + len(self.others)
+        others = range(len(self.others)) if everything else self.changed
+        positions = [*range(count), *(count + i for i in others), *range(behind, behind + len(self.scalars))]
+        return positions, [*self.trainable, *(self.others[i] for i in others), *self.scalars]
+
+
+class SessionPulls:
+    """The pulls of one session: the first, and the first after a load of the client's weights, have all variables."""
+
+    def __init__(self) -> None:
+        self._loads = 0
+
+    def placed(self, sent: Sent, loads: int) -> tuple[list[int], list[Tensor]]:
+        """Return the positions and tensors of the next pull. `loads`: ServedJob.loads."""
+        everything, self._loads = self._loads != loads, loads
+        return sent.placed(everything=everything)
 
 
 def _ranges(start: int, counts: Sequence[int]) -> list[range]:

@@ -8,6 +8,7 @@ import pytest
 from fdt.launch.namespaces import crossed, network_of
 from tests.namespaces import HFDT, until
 from tests.slurm.job import BOTH, Job, check_losses, losses, nothing_left, printed_alone
+from tests.slurm.secrets import USERS_SECRET, no_secret_shown
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(500)]
 STEPS = """
@@ -50,17 +51,19 @@ def steps_alone(tmp_path_factory):
 
 
 @BOTH
-def test_a_requeued_job_resumes(slurm, alone, tmp_path, command):
+def test_a_requeued_job_resumes_and_shows_no_secret(slurm, alone, tmp_path, command):
     """HFDT to the same numbers. It is in a callback when it is signalled."""
     lines = """
         if [ -d runs/$SLURM_JOB_ID ]; then RUN --resume runs/$SLURM_JOB_ID
         else RUN --grace-period 4s --run-dir runs/$SLURM_JOB_ID train.py go; fi
     """
-    job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1 --requeue", lines, command)
-    job.until_said("epoch 2")
-    slurm.slurm("scontrol", "requeue", job.id)
-    job.starts_again()
-    assert job.ended() == "COMPLETED", job.said()
+    with no_secret_shown(slurm, "node2", runs=2) as look:
+        job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1 --requeue", lines, command, env=(USERS_SECRET,))
+        job.until_said("epoch 2")
+        look()
+        slurm.slurm("scontrol", "requeue", job.id)
+        job.starts_again()
+        assert job.ended() == "COMPLETED", job.said()
     assert job.field("Restarts") == "1" and job.said().count("epoch 0") == 1, job.said()
     check_losses(command, job.said(), alone)
     assert nothing_left(slurm)

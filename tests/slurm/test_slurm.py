@@ -171,11 +171,12 @@ def test_no_stranger_reaches_mpirun_and_the_daemons_that_srun_starts(slurm, alon
 
 
 @BOTH
-def test_an_array_of_jobs_and_the_slots_of_one_node(slurm, alone, tmp_path, command):
+def test_an_array_of_jobs_has_the_slots_of_one_node_each_and_shows_no_secret(slurm, alone, tmp_path, command):
     line = "RUN --log-dir logs-$SLURM_ARRAY_TASK_ID train.py > out-$SLURM_ARRAY_TASK_ID 2>&1"
-    Job(slurm, tmp_path, "-N1 --ntasks=3 --array=1-2", line, command)
     outs = [tmp_path / f"out-{n}" for n in (1, 2)]
-    until(lambda: all(out.exists() for out in outs) and slurm.idle(), 200, lambda: slurm.slurm("squeue"))
+    with no_secret_shown(slurm):
+        Job(slurm, tmp_path, "-N1 --ntasks=3 --array=1-2", line, command, env=(USERS_SECRET,))
+        until(lambda: all(out.exists() for out in outs) and slurm.idle(), 200, lambda: slurm.slurm("squeue"))
     for out in outs:
         check_losses(command, out.read_text(), alone)
         assert "workers:     3" in out.read_text(), "its tasks, not the default of two"

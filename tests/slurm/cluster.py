@@ -42,7 +42,10 @@ SlurmdTimeout=30
 LaunchParameters=use_interactive_step
 SlurmdParameters=config_overrides
 NodeName=node[1-3] CPUs=4
-PartitionName=all Nodes=ALL Default=YES
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes=ALL Default=YES PriorityTier=1
+PartitionName=urgent Nodes=ALL PriorityTier=2
 """
 
 
@@ -100,7 +103,7 @@ class SlurmCluster(NamespaceHosts):
         subprocess.run(self.on(name, "pkill", "-9", "-x", "slurmd"), check=True)
 
     def idle(self) -> bool:
-        return self.slurm("sinfo", "-h", "-o", "%T:%D").split() == [f"idle:{len(NODES)}"]
+        return self.slurm("sinfo", "-h", "-p", "all", "-o", "%T:%D").split() == [f"idle:{len(NODES)}"]
 
 
 if __name__ == "__main__":

@@ -90,15 +90,20 @@ def guides_job(slurm, directory: Path, command, env=()) -> Job:
 
 
 SIGNAL, REQUEUE = ("scancel", "--batch", "--signal=USR1"), ("scontrol", "requeue")
+# A job that needs the whole nodes, in a partition with a higher tier. The preempted job's number is its name.
+URGENT = ("sbatch", "--partition=urgent", "--nodes=2", "--nodelist=node1,node2", "--exclusive", "--output=/dev/null")
+PREEMPT = (*URGENT, "--wrap=sleep 1", "--job-name")
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("how", [SIGNAL, REQUEUE], ids=["signal", "requeue"])
+@pytest.mark.parametrize("how", [SIGNAL, REQUEUE, PREEMPT], ids=["signal", "requeue", "preempt"])
 @BOTH
 def test_the_guides_job_is_preempted_and_continues_from_its_step(slurm, steps_alone, tmp_path, command, how):
-    """Its time is over soon; or Slurm is told to requeue it, which signals the processes around the daemons, too."""
+    """Its time is over soon; or Slurm requeues it, by command or for another job, and signals all its processes."""
     job = guides_job(slurm, tmp_path, command, ("HFDT_FILTER_PORTS=1",) if how is REQUEUE else ())
     slurm.slurm(*how, job.id)
+    if how is PREEMPT:
+        until(lambda: slurm.slurm("squeue", "-h", "-p", "urgent") == "", 200, lambda: slurm.slurm("squeue"))
     job.starts_again()
     assert job.ended(400) == "COMPLETED" and job.field("Restarts") == "1", job.said()
     saved = re.search(r"preempted by SIG(?:USR1|TERM): the run is saved up to step ([\d,]+) of epoch 2", job.said())

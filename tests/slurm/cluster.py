@@ -3,16 +3,19 @@
 `python -m tests.slurm.cluster` says what is missing for it, in one line, and ends with 1; it prints nothing otherwise.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from fdt.errors import UserError
 from fdt.launch.mpirun import find_mpirun, is_open_mpi
 from fdt.launch.namespaces import check_privilege
-from tests.namespaces import NamespaceHosts, until
+from tests.namespaces import NamespaceHosts, is_alive, until
 
 LOGIN, NODES = "login", ("node1", "node2", "node3")
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "scontrol", "scancel", "squeue")
@@ -101,6 +104,22 @@ class SlurmCluster(NamespaceHosts):
     def kill_slurmd(self, name: str) -> None:
         """As a crash would end it; its steps stay."""
         subprocess.run(self.on(name, "pkill", "-9", "-x", "slurmd"), check=True)
+
+    def fail(self, name: str) -> None:
+        """Crash a node: kill slurmd and all processes of jobs at once, and empty its memory. Only munged stays."""
+
+        def killed() -> bool:
+            running = [p for p in psutil.Process(self.pids[name]).children(recursive=True) if is_alive(p)]
+            killed = 0
+            for process in running:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if process.name() not in ("cat", "munged"):  # `cat` keeps the namespace
+                        process.kill()
+                        killed += 1
+            return not killed
+
+        until(killed, what=f"processes of {name} did not end")
+        self.output(name, "sh", "-c", "rm -rf /dev/shm/*")
 
     def idle(self) -> bool:
         return self.slurm("sinfo", "-h", "-p", "all", "-o", "%T:%D").split() == [f"idle:{len(NODES)}"]

@@ -7,6 +7,7 @@ import pytest
 
 from fdt.launch.namespaces import crossed, network_of
 from tests.namespaces import HFDT, until
+from tests.slurm.cluster import NODES
 from tests.slurm.job import BOTH, Job, check_losses, losses, nothing_left, printed_alone
 from tests.slurm.secrets import USERS_SECRET, no_secret_shown
 
@@ -130,4 +131,24 @@ def test_slurms_own_timer_signals_the_guides_job(slurm, alone, tmp_path):
     job.starts_again()
     assert job.ended(400) == "COMPLETED" and int(job.field("Restarts")) >= 1, job.said()
     check_losses(HFDT, job.said(), alone)
+    assert nothing_left(slurm)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("failed", ["node1", "node2"])
+@BOTH
+def test_the_guides_job_outlives_a_failed_node(slurm, steps_alone, tmp_path, command, failed):
+    """Slurm requeues the job where the script's own node failed; elsewhere the script does. Node 3 takes the place."""
+    job = guides_job(slurm, tmp_path, command)
+    until(lambda: list((tmp_path / "runs" / job.id).glob("fit-*-epoch-00001.ckpt")), 60, job.said)
+    others = [name for name in NODES if name != failed]
+    slurm.fail(failed)
+    try:
+        job.until_said("continues from the end of epoch 1 of 2", 400)  # Slurm waits for the node, and two minutes
+        assert job.ended(400) == "COMPLETED" and job.field("Restarts") == "1", job.said()
+        assert job.field("NodeList") == f"{others[0]},{others[1]}", job.field("NodeList")
+    finally:
+        slurm.start_slurmd(failed)
+    assert job.said().count("epoch 0") == 1 and "rows 12000 12000 steps 6000\n" in job.said(), job.said()
+    check_losses(command, job.said(), steps_alone)
     assert nothing_left(slurm)

@@ -12,8 +12,9 @@ calls from another host is not known to the kernel here, so three processes of t
   through.
 
 Up to 64 daemons call mpirun only, and not one another (the fan-out of PRRTE's tree), so no host calls a daemon's port.
-A daemon that mpirun's host sees under another address (NAT) is held. So users ask for these filters by a variable
-(HFDT_FILTER_PORTS).
+A daemon that mpirun's host sees under another address (NAT) is held, and the first process ends the run: the daemon's
+report names a call that the kernel here does not list. Without filters such a run may train, so users ask for them by a
+variable (HFDT_FILTER_PORTS).
 As long as mpirun runs, new connections are let through under the same conditions. The ports of MPI itself, by which
 ranks exchange tensors, are not filtered.
 """
@@ -22,6 +23,7 @@ import contextlib
 import os
 import pwd
 import re
+import select
 import shutil
 import signal
 import socket
@@ -29,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -37,9 +39,12 @@ if __name__ == "__main__":
 
 from fdt.launch.hosts import argv_on
 from fdt.launch.local_mpirun import (
+    FILTER_PORTS,
+    HELD,
     REFUSED,
     STRANGER,
     Caller,
+    CallHeld,
     PortFilters,
     StrangerConnected,
     end_as,
@@ -56,7 +61,9 @@ WITHOUT_IPV6 = "PRTE_MCA_oob_tcp_disable_ipv6_family"
 PREFIX = "fdt-mpirun-"  # of a directory's name, before this process's number
 MOST_HOSTS = 64  # of which each daemon is started by mpirun itself
 POLL_S = 0.02, 0.5  # until the daemon has called mpirun, and then
+HELD_S = 5.0  # after which a call that is reported, and has not arrived, is taken for one from another address
 ANY = 1 << 30  # connections to one port
+REMEDY = f"use addresses that all hosts see alike, or {FILTER_PORTS}=0, which leaves mpirun's ports open"
 _URI = re.compile(r"tcp://[\d.,]+:(\d+)")
 
 
@@ -73,12 +80,13 @@ def run_mpirun(*argv: str) -> int:
             "1"  # a daemon stays a child of the process that filters its ports
         )
         waiting: list[Path] = []
+        calls = Calls()
 
-        def reported() -> set[Caller]:
+        def reported(filters: PortFilters) -> set[Caller]:
             for path in waiting:  # the ports that its daemon will call were filtered after it had begun to wait
                 path.unlink(missing_ok=True)
             waiting[:] = Path(directory).glob("agent-*")
-            return set(_callers(reports))
+            return calls.check(_callers(reports), filters)
 
         return run_filtered(argv, ANY, reported, needed=True)
     finally:
@@ -87,13 +95,48 @@ def run_mpirun(*argv: str) -> int:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _callers(reports: socket.socket) -> Iterator[Caller]:
+class Calls:
+    """The hosts whose daemons have reported a call that has not arrived at mpirun's host."""
+
+    def __init__(self) -> None:
+        self._missing: dict[str, tuple[float, set[Caller]]] = {}  # by host: since when, and the calls
+        self._arrived: set[str] = set()
+
+    def check(self, reports: Iterable[tuple[str, Caller]], filters: PortFilters) -> set[Caller]:
+        """Return the callers of new reports.
+
+        Raises:
+            CallHeld: No call of a host has arrived from the address that its daemon reports, and another call is held.
+        """
+        new, now = set(), time.monotonic()
+        for host, caller in reports:
+            new.add(caller)
+            if host not in self._arrived:
+                self._missing.setdefault(host, (now, set()))[1].add(caller)
+        for host, (since, callers) in list(self._missing.items()):
+            if callers & filters.listed:
+                del self._missing[host]
+                self._arrived.add(host)
+            elif now - since > HELD_S and filters.held - new:
+                own, seen = map(_addresses, (callers, filters.held - new))
+                raise CallHeld(f"{HELD}: {host} calls from {own}, calls from {seen} are held; {REMEDY}")
+        return new
+
+
+def _addresses(callers: Iterable[Caller]) -> str:
+    """Return the callers' addresses as a user knows them; two of many."""
+    numbers = {bytes.fromhex(address) for address, _ in callers if len(address) == len("7F000001")}
+    texts = sorted(socket.inet_ntoa(n[::-1] if sys.byteorder == "little" else n) for n in numbers)
+    return ", ".join(texts[:2]) or "an IPv6 address"
+
+
+def _callers(reports: socket.socket) -> Iterator[tuple[str, Caller]]:
     while True:
         try:
-            address, _, port = reports.recv(100).decode().partition(":")
+            host, address, port = reports.recv(400).decode().split(":")
         except OSError:
             return
-        yield address, int(port)
+        yield host, (address, int(port))
 
 
 def run_agent(path: str, *argv: str) -> int:
@@ -116,7 +159,7 @@ def run_agent(path: str, *argv: str) -> int:
         for line in output:
             if line.startswith(CALLS_FROM.encode()):
                 with contextlib.suppress(OSError):  # mpirun has ended
-                    reports.sendto(line.removeprefix(CALLS_FROM.encode()).strip(), path)
+                    reports.sendto(f"{host}:".encode() + line.removeprefix(CALLS_FROM.encode()).strip(), path)
             else:
                 os.write(1, line)
     return process.wait()
@@ -132,8 +175,13 @@ def run_daemon(command: str) -> int:
     ports = {int(port) for port in _URI.findall(command)}
     filters: PortFilters | None = None
     reported: set[Caller] = set()
+    starter = select.poll()
+    starter.register(1, 0)
     while process.poll() is None:
         pid = _listening_child(process.pid)
+        if starter.poll(0):  # ssh has ended, and a daemon whose first call was held would stay without end
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid or process.pid, signal.SIGTERM)
         for caller in _calls(pid, ports) - reported if pid else ():
             print(f"\n{CALLS_FROM}{caller[0]}:{caller[1]}", flush=True)
             reported.add(caller)
@@ -165,12 +213,13 @@ def _listening_child(pid: int) -> int:
 
 
 def _calls(pid: int, ports: set[int]) -> set[Caller]:
-    """Return the ends of the connections that a process has to these ports."""
+    """Return the ends of the complete connections that a process has to these ports."""
     try:
         own = own_sockets(pid)
     except OSError:
         return set()
-    return {s.local for s in tcp_sockets(pid) if s.inode in own and s.remote[1] in ports and not s.listens}
+    called = (s for s in tcp_sockets(pid) if s.inode in own and s.remote[1] in ports)
+    return {s.local for s in called if not s.listens and not s.begins}
 
 
 def _listens(pid: int) -> bool:

@@ -39,6 +39,7 @@ STRANGER = "a process of another user connected to mpirun's port before it was f
 UNFILTERED = "mpirun's ports are not filtered, other users of this machine and of its network can reach them"
 FILTER_PORTS = "HFDT_FILTER_PORTS"  # "1": mpirun over hosts gets filters, and none runs without them
 REFUSED = "HFDT_FILTER_PORTS=1 needs a system that lets a process filter its child's ports, so the run was ended"
+HELD = "mpirun's filters hold a host's call, because it arrives from another address (NAT), so the run was ended"
 _GETFD = 438  # the system call pidfd_getfd, by the same number on every architecture but Alpha
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
@@ -74,6 +75,10 @@ class StrangerConnected(Exception):
     """A process of another user connected to a port before its filter was there."""
 
 
+class CallHeld(Exception):
+    """The filters hold a call of this user's for ever. The text is for the user."""
+
+
 class PortFilters:
     """The filters of a process's listening sockets.
 
@@ -88,6 +93,8 @@ class PortFilters:
         self._handle = os.pidfd_open(pid)
         self._filtered: dict[int, socket.socket] = {}  # by inode
         self._callers: dict[int, list[Caller]] = {}  # by inode
+        self.listed: set[Caller] = set()  # by the kernel as connected, or about to be, when the filters were updated
+        self.held: set[Caller] = set()  # those of them whose connections are held
         self.done = False  # whether all connections were let through
 
     @property
@@ -104,6 +111,9 @@ class PortFilters:
         """
         sockets = tcp_sockets(self._pid)
         descriptors = own_sockets(self._pid)
+        ports = {s.local[1] for s in sockets if s.listens and s.inode in descriptors}
+        calls = [s for s in sockets if s.local[1] in ports and not s.listens]
+        self.listed, self.held = {s.remote for s in calls}, {s.remote for s in calls if s.begins} - self.vouched
         for each in sockets:
             if each.listens and each.inode in descriptors:
                 if each.inode not in self._filtered:
@@ -153,14 +163,16 @@ class PortFilters:
 
 
 def watch(
-    process: "subprocess.Popen[bytes]", ranks: int, reported: Callable[[], Iterable[Caller]] = lambda: ()
+    process: "subprocess.Popen[bytes]", ranks: int, reported: Callable[[PortFilters], Iterable[Caller]] = lambda _: ()
 ) -> None:
-    """Filter the ports of `process` until all ranks have connected. Kills it where a stranger came first.
+    """Filter the ports of `process` until all ranks have connected.
+
+    Kills it where a stranger came first, or a call of this user's is held.
 
     Args:
         process: mpirun.
         ranks: The number of ranks.
-        reported: Returns callers on other hosts that are this user's, new ones since the last call.
+        reported: Returns callers on other hosts that are this user's, new ones since the last call. May raise CallHeld.
     """
     filters = PortFilters(process.pid, ranks)
     ended = select.poll()
@@ -168,7 +180,7 @@ def watch(
     deadline = time.monotonic() + START_S
     try:
         while not filters.done:
-            filters.vouched.update(reported())
+            filters.vouched.update(reported(filters))
             filters.update()
             if ended.poll(1000 * POLLS_S[2 if time.monotonic() > deadline else filters.begun]):
                 return
@@ -176,6 +188,9 @@ def watch(
     except StrangerConnected:
         process.kill()
         print(STRANGER, file=sys.stderr)
+    except CallHeld as error:
+        process.kill()
+        print(error, file=sys.stderr)
     except OSError:
         filters.release()
         raise
@@ -192,7 +207,11 @@ def start_child(argv: Sequence[str], stdout: int | None = None) -> "subprocess.P
 
 
 def run_filtered(
-    argv: Sequence[str], expected: int, reported: Callable[[], Iterable[Caller]] = lambda: (), *, needed: bool = False
+    argv: Sequence[str],
+    expected: int,
+    reported: Callable[[PortFilters], Iterable[Caller]] = lambda _: (),
+    *,
+    needed: bool = False,
 ) -> int:
     """Run a process whose ports are filtered where the system permits it; return its exit code.
 

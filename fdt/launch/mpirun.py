@@ -24,7 +24,7 @@ _TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>: ?", re.MULTILINE)  # of a rank
 _FACT = re.compile(r" |[\w ]+: +\S")
 _CONSEQUENCE = re.compile(r"WARNING|Primary job|(mpi|prte)run (detected|noticed|has exited)")
 _REASONS = (  # in lines outside of messages: of filters, ssh, an Open MPI component, Hydra, a rank in MPI_Init
-    re.compile(f"(({local_mpirun.STRANGER}|{local_mpirun.REFUSED}).*)"),
+    re.compile(f"(({local_mpirun.STRANGER}|{local_mpirun.REFUSED}|{re.escape(local_mpirun.HELD)}).*)"),
     re.compile(r"(ssh: .+)"),
     re.compile(r"\[[\w.-]+\]\[.+\] (.*\bfailed\b.*)"),
     re.compile(r".*(execvp error on file .+)"),

@@ -13,6 +13,7 @@ from fdt.errors import UserError
 
 ROOT = 0  # the user number of root, who is trusted
 _LISTENS = "0A"  # a state in /proc/net/tcp (TCP_LISTEN)
+_BEGINS = ("02", "03")  # TCP_SYN_SENT, TCP_SYN_RECV
 _MAPPED = "0000000000000000FFFF0000"  # begins an IPv4 address in /proc/net/tcp6
 
 
@@ -91,13 +92,17 @@ def write_anew(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class TcpSocket:
-    """A TCP socket of this machine as the kernel lists it: addresses as (hexadecimal IP, port), and the owner's uid."""
+    """A TCP socket of this machine as the kernel lists it: addresses as (hexadecimal IP, port), and the owner's uid.
+
+    `begins`: the connection is not complete at this end.
+    """
 
     local: tuple[str, int]
     remote: tuple[str, int]
     listens: bool
     uid: int
     inode: int
+    begins: bool = False
 
 
 def tcp_sockets(pid: int | str = "self") -> list[TcpSocket]:
@@ -109,7 +114,8 @@ def tcp_sockets(pid: int | str = "self") -> list[TcpSocket]:
         except OSError:
             continue
         for _, local, remote, state, _, _, _, uid, _, inode, *_ in map(str.split, lines):
-            found.append(TcpSocket(_address(local), _address(remote), state == _LISTENS, int(uid), int(inode)))
+            ends = _address(local), _address(remote)
+            found.append(TcpSocket(*ends, state == _LISTENS, int(uid), int(inode), state in _BEGINS))
     return found
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from fdt.errors import UserError
 from fdt.launch import hosts_mpirun
+from fdt.launch.emulated import address_of
+from fdt.launch.local_mpirun import HELD
 from fdt.launch.mpirun import find_mpirun, is_open_mpi
 from fdt.launch.namespaces import check_privilege
 from tests.load import added_s, stalled_s
@@ -194,6 +196,36 @@ def test_no_stranger_reaches_mpirun_and_its_daemons(hosts, tmp_path):
         go.touch()
         running.wait(60)
     until(lambda: hosts.left() == [], 30, hosts.left)
+
+
+@pytest.fixture
+def nat(hosts):
+    """host3 calls host1 under another address. It runs nothing else."""
+    if shutil.which("nft") is None:
+        pytest.skip("address translation needs nft. Received: none")
+    own, other = address_of(3), address_of(103)
+    chain = "add table ip nat; add chain ip nat post { type nat hook postrouting priority 100; }"
+    hosts.output("host3", "ip", "address", "add", f"{other}/32", "dev", "eth0")
+    hosts.output(
+        "host3", "nft", f"{chain}; add rule ip nat post ip saddr {own} ip daddr {address_of(1)} snat to {other}"
+    )
+    yield own, other
+    hosts.output("host3", "nft", "delete table ip nat")
+    hosts.output("host3", "ip", "address", "del", f"{other}/32", "dev", "eth0")
+
+
+@pytest.mark.timeout(400)
+def test_a_daemon_behind_address_translation_ends_the_run_by_name(hosts, script, nat, tmp_path):
+    """Its calls are held: mpirun would wait without end."""
+    where = ("-H", "host2:1,host3:1")
+    run = Started(hosts, tmp_path, "HFDT_FILTER_PORTS=1", *HFDT, "run", *where, script)
+    try:
+        code, said = run.ended(120)
+        facts = f"host3 calls from {nat[0]}, calls from {nat[1]} are held"
+        assert code == 1 and f"{HELD}: {facts}; {hosts_mpirun.REMEDY}" in said, said
+    finally:
+        run.close()
+    until(lambda: hosts.left() == [], 60, hosts.left)
 
 
 OWN = "/run/script"  # of host1's: the hosts share this machine's file system, but not that folder

@@ -113,6 +113,33 @@ def test_a_process_that_listens_to_a_stranger_already_is_ended(monkeypatch, capf
         assert process.wait() == -9 and local_mpirun.STRANGER in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("nat", [False, True])
+def test_a_call_that_arrives_from_another_address_than_reported_ends_mpirun(monkeypatch, capfd, nat):
+    """And one that arrives from the reported address is let through."""
+    with server() as (process, port), contextlib.ExitStack() as ends:
+        filtered(process.pid).close()
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)  # then the caller's owner is not known here
+        monkeypatch.setattr(hosts_mpirun, "HELD_S", 0.2)
+        calls, called = hosts_mpirun.Calls(), []
+
+        def reported(filters):
+            if called or not filters.begun:
+                return calls.check((), filters)
+            called.append(ends.enter_context(socket.create_connection(("127.0.0.1", port))))
+            called[0].sendall(b"x")
+            address = "10.77.0.3" if nat else "127.0.0.1"
+            return calls.check([("host2", security._hexadecimal(address, called[0].getsockname()[1]))], filters)
+
+        local_mpirun.watch(process, hosts_mpirun.ANY if nat else 1, reported)
+        if nat:
+            assert process.wait() == -9
+            facts = "host2 calls from 10.77.0.3, calls from 127.0.0.1 are held"
+            expected = f"{local_mpirun.HELD}: {facts}; {hosts_mpirun.REMEDY}"
+            assert mpirun.reason_in(capfd.readouterr().err) == expected
+        else:
+            assert process.stdout.readline() == "x\n"
+
+
 @pytest.mark.parametrize(("code", "ends"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 15)", -15)])
 def test_it_ends_as_mpirun_does(code, ends):
     argv = [sys.executable, "-I", "-S", local_mpirun.__file__, sys.executable, "-I", "-S", "-c", code, "-np", "2"]

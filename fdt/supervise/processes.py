@@ -33,7 +33,7 @@ class LaunchedProcesses:
         self._running: list[Processes] = []
         self._lost: set[tuple[str, int]] = set()  # (role, rank) of exits that have been handled
         self._stopping = threading.Lock()
-        self._cut_off = False  # a host, which the end of mpirun and ssh would wait for
+        self._cut_off: set[tuple[str, int | None]] = set()  # by role and rank; mpirun and ssh wait for their hosts
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -55,7 +55,7 @@ class LaunchedProcesses:
     def start(self) -> None:
         """Start the processes. Raises UserError where a task cannot be started. Others may run then, until `stop`."""
         self._lost.clear()
-        self._cut_off = False
+        self._cut_off.clear()
         for launcher, task in self._launches:
             self._running.append(launcher.start(self._prepared(task)))
 
@@ -77,14 +77,15 @@ class LaunchedProcesses:
         for running in self.restartable(role):
             running.restart(rank)
             self._lost.discard((role, rank))
+            self._cut_off.discard((role, rank))
 
     def mark_handled(self, role: str, rank: int) -> None:
         """Mark this process's exit as handled."""
         self._lost.add((role, rank))
 
-    def mark_cut_off(self) -> None:
-        """Give the processes less time to end: a host is cut off, and mpirun and ssh wait for it until SIGKILL."""
-        self._cut_off = True
+    def mark_cut_off(self, role: str, rank: int | None) -> None:
+        """Give the processes less time to end, until this one is replaced: mpirun and ssh wait for its host."""
+        self._cut_off.add((role, rank))
 
     def exits(self) -> list[Exit]:
         """Return the processes that have ended."""

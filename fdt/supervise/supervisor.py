@@ -284,7 +284,7 @@ class Supervisor:
             else:
                 self._abandoned.wait(POLL_S)
         if cause is None and self.registry.is_remote(role, rank):
-            self.launched.mark_cut_off()
+            self.launched.mark_cut_off(role, rank)
         cause = cause or ": ".join(filter(None, ("no answer", self.launched.reason())))
         return explain_loss(role, rank, cause, self._run_dir)
 

@@ -212,3 +212,17 @@ def test_processes_on_a_host_that_is_cut_off_have_less_time_to_end(supervisor, m
     supervisor.start()
     supervisor.end()
     assert graces == [CUT_OFF_GRACE_S if remote else GRACE_S, GRACE_S]
+
+
+def test_processes_have_their_time_to_end_again_once_the_one_that_was_cut_off_is_replaced(monkeypatch):
+    graces = []
+    monkeypatch.setattr(Nobody, "stop", lambda self, grace_s=0: graces.append(grace_s))
+    monkeypatch.setattr(Nobody, "restart", lambda self, rank: None, raising=False)
+    launched = LaunchedProcesses([(Nobody(), Task("worker", ("python",), 2))], {})
+    for replaced in ([0], [1], [0, 1]):
+        launched.start()
+        launched.mark_cut_off("worker", 0)
+        for rank in replaced:
+            launched.restart("worker", rank)
+        launched.stop()
+    assert graces == [GRACE_S, CUT_OFF_GRACE_S, GRACE_S]

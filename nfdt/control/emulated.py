@@ -61,9 +61,7 @@ class EmulatedPeer(ClusterPeer):
         super().__init__(peers, node)
         self.address = address_of(node.index + 1)
         self._peers = peers
-        self.unsent: SimpleQueue[bytes] = (
-            SimpleQueue()
-        )  # commands; a full socket blocks only the thread that sends them
+        self.unsent: SimpleQueue[bytes] = SimpleQueue()  # commands; a full socket blocks the sending thread alone
 
     def compute(
         self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0

@@ -42,6 +42,7 @@ REFUSED = "HFDT_FILTER_PORTS=1 needs a system that lets a process filter its chi
 HELD = "mpirun's filters hold a host's call, because it arrives from another address (NAT), so the run was ended"
 _GETFD = 438  # the system call pidfd_getfd, by the same number on every architecture but Alpha
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1  # do not end a process of this module before its child
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _SYN = 0x02  # a flag in byte 13 of a TCP header
 _IP_VERSION, _IP_SOURCE = 0xFFF00000, 0xFFF0000C  # SKF_NET_OFF + 0, + 12: in an IPv4 header
@@ -200,7 +201,7 @@ def watch(
 
 def start_child(argv: Sequence[str], stdout: int | None = None) -> "subprocess.Popen[bytes]":
     """Start a process that ends with this one. Signals that it gets, too, do not end this one."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in ENDINGS:
         signal.signal(number, lambda *_: None)
     libc = ctypes.CDLL(None)
     return subprocess.Popen(argv, stdout=stdout, preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGTERM))
@@ -251,6 +252,8 @@ def end_as(code: int) -> NoReturn:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
+    for number in ENDINGS:  # at its end the interpreter sets the default action in place of a handler
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -297,6 +298,12 @@ def test_slurms_signal_does_not_end_the_agent_before_its_daemon(tmp_path):
         until(waits.exists, 300)
         waits.unlink()
         assert agent.wait(300) == 3
+
+
+def test_a_signal_in_the_interpreters_last_moments_does_not_change_the_exit_code():
+    with pytest.raises(SystemExit, match="^3$"):
+        local_mpirun.end_as(3)
+    assert {signal.getsignal(number) for number in local_mpirun.ENDINGS} == {signal.SIG_IGN}
 
 
 def test_a_daemon_says_from_where_it_calls_and_its_end_is_the_wrappers(capfd):

@@ -33,11 +33,11 @@ from client_shim.replica.syntax import (
     scope_of,
 )
 from client_shim.script import OUR_FOLDERS
+from fdt.compat import OPTIMIZER_MODULES
 
 APPLIES = ("apply_gradients", "minimize")
 _CALLS_BACK = os.path.join("tensorflow", "python", "ops", "script_ops.py")  # py_function, numpy_function, generators
 BATCHWISE = "train_on_batch"
-_OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tensorflow.python.training.optimizer")
 TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
 
 _PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
@@ -264,7 +264,7 @@ def _of_callable(function: Any, analysis: Analysis, call: Given | None, *, throu
 def _is_update(method: MethodType) -> bool:
     """Return whether it is an optimizer's update of variables, whatever the script calls it."""
     modules = [str(kind.__module__) for kind in type(method.__self__).__mro__]
-    return any(each.startswith(_OPTIMIZERS) for each in modules) and method.__name__ in (*APPLIES, "apply")
+    return any(each.startswith(OPTIMIZER_MODULES) for each in modules) and method.__name__ in (*APPLIES, "apply")
 
 
 def _unwrapped(function: Any) -> Any:

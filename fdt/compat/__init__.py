@@ -23,6 +23,8 @@ OPTIMIZERS = {
     "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2", "apply_gradients"),
     "tensorflow.python.training.optimizer": ("Optimizer", "apply_gradients"),
 }
+# How the names of all modules of optimizers begin.
+OPTIMIZER_MODULES = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tensorflow.python.training.optimizer")
 # The trainers of other backends than TensorFlow, with the backend's name.
 OTHER_BACKENDS = {
     "keras.src.backend.jax.trainer": ("JAXTrainer", "jax"),

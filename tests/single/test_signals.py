@@ -103,7 +103,7 @@ def test_a_process_that_is_just_started_can_be_ended():
     running = []
 
     class Running:
-        def stop(self):
+        def stop(self, grace_s):
             running.remove(self)
 
     class Launcher:

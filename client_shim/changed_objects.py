@@ -86,7 +86,7 @@ def eager_check(call: FitCall) -> Callable[[], Any] | None:
     before = _traced_parts(call.model)
 
     def check() -> Callable[[], Any]:
-        changed = _first_change(before, call.model)
+        changed = _first_change(before, _traced_parts(call.model))
         if changed:
             _refuse(f"the model runs eagerly, and the callback {own[0]} changed {changed}", trained=True)
         return check
@@ -110,7 +110,7 @@ def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall)
     traced[model] = compiled, parts
     if compiled is None or before is not compiled or model.train_function is not None or _eager(model):
         return
-    changed = _first_change(known, model)
+    changed = _first_change(known, parts)
     if changed:
         reason = (
             f"{changed} changed since the last fit of {model.name!r} without compile(), "
@@ -119,9 +119,8 @@ def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall)
         raise NeedsReplica(f"{reason}; call compile() after the change, or {_REMEDY}", reason, trained=True)
 
 
-def _first_change(before: Mapping[str, Any], model: Any) -> str:
-    parts = _traced_parts(model)
-    return next((name for name in before if parts.get(name) != before[name]), "")
+def _first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return next((name for name in before if now.get(name) != before[name]), "")
 
 
 def _traced_parts(model: Any) -> dict[str, Any]:

@@ -24,6 +24,9 @@ VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 DROPPED = "xla_mpi_ops.cc"
 COMPILERS = ("c++", "g++", "clang++")
+# The sources use uint8_t and std::logic_error without their headers, which other headers of GCC 13 to 16 leave out, and
+# FlatBuffers has a template that is never instantiated and that GCC 15 refuses. Older compilers ignore the last flag.
+RECENT_GCC = "-include cstdint -include stdexcept -Wno-template-body"
 BYTES_PER_COMPILER = 1.5 * doctor.GIB  # memory: TensorFlow's headers are large
 
 OnProgress = Callable[[str, int], None]  # (activity, percent)
@@ -133,6 +136,7 @@ def _environment(tools: Path, mpi: Mpi | None, compiler: str) -> dict[str, str]:
     }
     path = os.pathsep.join([*first, os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     forced = {"PATH": path, "PYTHONPATH": str(tools), "PYTHONNOUSERSITE": "1", "MAKEFLAGS": f"-j{_jobs()}"}
+    forced["CXXFLAGS"] = f"{RECENT_GCC} {os.environ.get('CXXFLAGS', '')}"
     if mpi and with_mpi and mpi.in_environment:
         # The wheel is cached for other environments, which have libmpi at the same relative path.
         forced["LDFLAGS"] = f"-Wl,-rpath,$ORIGIN/../../../.. {os.environ.get('LDFLAGS', '')}"
@@ -171,6 +175,7 @@ class _Runner:
 
     def __init__(self, log: Path, env: Mapping[str, str]) -> None:
         self._log, self._env = log, env
+        self._begin = 0  # of the last command's output, bytes
         log.write_text("")
 
     def pip(self, *arguments: object, on_line: Callable[[str], None] | None = None) -> None:
@@ -183,6 +188,7 @@ class _Runner:
             )
 
     def _run(self, argv: Sequence[str], on_line: Callable[[str], None]) -> int:
+        self._begin = self._log.stat().st_size
         with open(self._log, "a") as log, self._start(argv) as popen:
             try:
                 return _relay(popen, log.write, on_line)
@@ -203,9 +209,9 @@ class _Runner:
         )
 
     def _cause(self) -> str:
-        """Return the first line of the log that contains "error"."""
-        lines = self._log.read_text(errors="replace").splitlines()
-        errors = (line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE))
+        """Return the first line of the last command's output that contains "error:"."""
+        lines = self._log.read_bytes()[self._begin :].decode(errors="replace").splitlines()
+        errors = (line.strip() for line in lines if re.search(r"\berror:", line, re.IGNORECASE))
         return next(errors, "no error message")[:200]
 
 

@@ -1,6 +1,8 @@
 """Horovod's build, without building: the checks before it, the key of the cache, the messages of failures."""
 
 import os
+import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -55,6 +57,8 @@ def test_a_failed_step_shows_the_error_and_the_end_of_the_log(tmp_path):
     runner = horovod_build._Runner(log, dict(os.environ))
     with pytest.raises(BuildError, match=r"`pip no-such-command`: ERROR: unknown command.*build\.log"):
         runner.pip("no-such-command")
+    with pytest.raises(BuildError, match=r"`pip another`: ERROR: unknown command \"another\""):  # its own output's
+        runner.pip("another")
 
 
 def test_a_cuda_compiler_alone_does_not_ask_for_nccl(monkeypatch, tmp_path):
@@ -76,6 +80,16 @@ def test_the_build_finds_this_environments_mpi_first_and_make_has_our_flags(monk
     assert env["MAKEFLAGS"].startswith("-j")
     assert env["HOROVOD_WITH_MPI"] == "1"
     assert "$ORIGIN" in env["LDFLAGS"]
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+def test_the_flags_of_the_build_include_headers_that_the_sources_forget(tmp_path):
+    """Later GCCs do not include them with other headers. A source without any header stands for Horovod's."""
+    source = tmp_path / "types.cc"
+    source.write_text("uint8_t x;\nstd::logic_error y{\"\"};\n")
+    flags = horovod_build._environment(tmp_path, None, "c++")["CXXFLAGS"].split()
+    assert subprocess.run(["c++", "-fsyntax-only", source], capture_output=True).returncode != 0
+    subprocess.run(["c++", *flags, "-fsyntax-only", source], check=True)
 
 
 def test_without_mpicxx_the_build_is_gloo_only(tmp_path):

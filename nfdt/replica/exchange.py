@@ -18,7 +18,7 @@ from fdt.ops import IdentityMap
 from fdt.process_group import RankPush, ReplicaGroup
 from fdt.typing import Vector
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
+from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate, watch_schedule
 from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
@@ -95,7 +95,8 @@ class OptimizerExchange:
         """Let `iterations` count rank 0's updates within the context; `own` of them belong to rank 0's own step."""
         then = self._count.read_value() + own
         self._count.assign_sub(self._ahead.read_value())
-        yield
+        with watch_schedule(self._optimizer):
+            yield
         self._ahead.assign(then - self._count.read_value())
         self._count.assign(then)
 

@@ -19,7 +19,7 @@ from fdt.keras.variables import tensor_variable
 from fdt.ops import flat_call
 from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
-from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
+from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of, watch_schedule
 from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import Sent
 from nfdt.tree import TracedProgram, evaluate, lower
@@ -254,7 +254,7 @@ class ModelApplier:
                 self._apply(nodes, program)
             return outputs, self._read() if program.update is not None or changes else None
 
-        return tf.function(run, autograph=False)
+        return tf.function(watch_schedule(self._updated.optimizer)(run), autograph=False)
 
     def _scalars(self, counts: Tensor, first: int) -> list[Tensor]:
         optimizer = self._updated.optimizer

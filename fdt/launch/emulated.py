@@ -16,13 +16,13 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdt.blobs import LocalBlobs
 from fdt.environment import thread_variables
 from fdt.errors import UsageError
 from fdt.launch import Exit, Task, delay, describe, stop_all
@@ -196,8 +196,7 @@ class EmulatedNetwork:
 class EmulatedLauncher:
     """Starts each rank on an emulated host of its own, `host_of(role, rank)`; its log is `run_dir`/role-rank.log.
 
-    `first`: the number of a task's first process in logs and for `host_of`. `sockets`: a directory for sockets,
-    not in /dev/shm, which `stop` removes and a killed process leaves; None: a temporary one.
+    `first`: the number of a task's first process in logs and for `host_of`.
     """
 
     def __init__(
@@ -207,26 +206,25 @@ class EmulatedLauncher:
         host_of: Callable[[str, int], EmulatedHost],
         rank_env: Callable[[int], Mapping[str, str]] = lambda rank: {},
         first: int = 0,
-        sockets: Path | None = None,
     ) -> None:
         self._run_dir, self._network, self._host_of, self._rank_env = run_dir, network, host_of, rank_env
-        self._first, self._sockets = first, sockets
+        self._first = first
 
     def start(self, task: Task) -> "EmulatedProcesses":
         """Implement Launcher."""
-        sockets = self._sockets or Path(tempfile.mkdtemp(prefix="fdt-hosts-"))
-        running = EmulatedProcesses(task.role, self._run_dir, sockets, self._network)
+        files = LocalBlobs.create(Path(tempfile.gettempdir()))  # removed after SIGKILL, too; each host has its /dev/shm
+        running = EmulatedProcesses(task.role, self._run_dir, files, self._network)
         try:
             for rank in range(task.count):
                 host = self._host_of(task.role, self._first + rank)
-                running.add(self._spawn(task, rank, host, sockets), host)
+                running.add(self._spawn(task, rank, host, files.directory), host)
         except BaseException:
             running.stop(0.0)
             raise
         return running
 
-    def _spawn(self, task: Task, rank: int, host: EmulatedHost, sockets: Path) -> "subprocess.Popen[bytes]":
-        socket, address = sockets / f"{task.role}-{rank}", task.env[ENGINE_VARIABLE]
+    def _spawn(self, task: Task, rank: int, host: EmulatedHost, files: Path) -> "subprocess.Popen[bytes]":
+        socket, address = files / f"{task.role}-{rank}", task.env[ENGINE_VARIABLE]
         engine = address.removeprefix("unix:") if address.startswith("unix:") else ""
         ours = {"FDT_RANK": str(rank), "FDT_LOCAL_RANK": "0"}
         if engine:
@@ -248,10 +246,10 @@ class EmulatedLauncher:
 
 
 class EmulatedProcesses:
-    """The processes of a task on emulated hosts, one Popen for each rank."""
+    """The processes of a task on emulated hosts, one Popen for each rank. `stop` removes the store `files`."""
 
-    def __init__(self, role: str, run_dir: Path, sockets: Path, network: EmulatedNetwork) -> None:
-        self._role, self._run_dir, self._sockets, self._network = role, run_dir, sockets, network
+    def __init__(self, role: str, run_dir: Path, files: LocalBlobs, network: EmulatedNetwork) -> None:
+        self._role, self._run_dir, self._files, self._network = role, run_dir, files, network
         self._running: list[subprocess.Popen[bytes]] = []
 
     def add(self, popen: "subprocess.Popen[bytes]", host: EmulatedHost) -> None:
@@ -282,7 +280,7 @@ class EmulatedProcesses:
         if counters := self._network.counters():
             (self._run_dir / INTERFACES).write_text(json.dumps(counters))
         stop_all(self._running, grace_s)
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        self._files.close()
 
 
 def _places(topology: Topology) -> list[int]:

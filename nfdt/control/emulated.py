@@ -166,8 +166,7 @@ class EmulatedPeers(ClusterPeers[EmulatedPeer]):
 
     def _start(self, file: Path, seed: int, modules: Path) -> None:
         key = secrets.token_urlsafe(32)
-        path, sockets = str(self._run_dir / "control.sock"), self._run_dir / "h"  # the first is the longest path
-        sockets.mkdir()
+        path = str(self._run_dir / "control.sock")
         env = {ENGINE_VARIABLE: f"unix:{path}", TOKEN_VARIABLE: key, SEED_VARIABLE: str(seed)}
         env |= {EMULATED_CLUSTER_VARIABLE: str(file.resolve()), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
@@ -177,7 +176,6 @@ class EmulatedPeers(ClusterPeers[EmulatedPeer]):
             self._network,
             lambda _, rank: EmulatedHost(rank, self._peers[rank].name, self._peers[rank].address),
             lambda rank: {ADDRESS_VARIABLE: self._peers[rank].address},
-            sockets=sockets,
         )
         with held_back(), listening(path, len(self._peers)) as listener:
             self._processes = launcher.start(task)

@@ -426,7 +426,7 @@ def test_ctrl_c_while_a_wait_has_released_its_lock_is_one_line(tmp_path, privile
 
 @pytest.mark.timeout(200)
 def test_sigkill(tmp_path, privilege):
-    """A killed command leaves no process, no namespace and no file."""
+    """A killed command leaves no process, no namespace and no file. `run --emulate` has the same launcher."""
     scratch = tmp_path / "t"
     scratch.mkdir()
     line = "b.compute('pid', os.getpid); print(a.read('pid'), b.read('pid'), peers._network._switch.pid, flush=True)"

@@ -20,7 +20,7 @@ from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
 from fdt.environment import thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
-from fdt.launch import describe, spawn, stop_all
+from fdt.launch import GRACE_S, describe, spawn, stop_all
 from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters, quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Ready, WorkerShare
@@ -53,7 +53,7 @@ class LocalRanks:
 
     def stop(self) -> None:
         """End the processes."""
-        stop_all(self._popens, 2.0)
+        stop_all(self._popens, GRACE_S)
 
     @staticmethod
     def _env(task: RankConfig) -> dict[str, str]:

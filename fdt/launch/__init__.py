@@ -13,6 +13,8 @@ from fdt.environment import thread_variables
 from fdt.security import without_links
 from fdt.signals import shielded
 
+GRACE_S = 2.0  # from the request to end to SIGKILL
+
 
 @dataclass(frozen=True)
 class Task:
@@ -39,7 +41,7 @@ class Processes(Protocol):
     def exits(self) -> list[Exit]:
         """Return the processes that have ended so far."""
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Ask for the end, wait up to `grace_s` seconds, then kill all that still run. A second call has no effect."""
 
 
@@ -107,7 +109,7 @@ class LocalProcesses:
         stop_all([self._popens[rank]], 0.0)
         self._popens[rank] = self._spawn(rank)
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Implement Processes."""
         stop_all(self._popens, grace_s)
 

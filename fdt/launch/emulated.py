@@ -25,7 +25,7 @@ from pathlib import Path
 from fdt.blobs import LocalBlobs
 from fdt.environment import thread_variables
 from fdt.errors import UsageError
-from fdt.launch import Exit, Task, delay, describe, stop_all
+from fdt.launch import GRACE_S, Exit, Task, delay, describe, stop_all
 from fdt.launch.namespaces import await_namespace, check_privilege, crossed, inside, ip, is_stopped, mac_of, network_of
 from fdt.network import Cluster, NetworkLink
 from fdt.network.topology import SERVER, Topology
@@ -275,7 +275,7 @@ class EmulatedProcesses:
         """Return the ranks whose processes are stopped, by SIGSTOP or a debugger."""
         return [rank for rank, popen in enumerate(self._running) if is_stopped(popen.pid)]
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Implement Processes; record the byte counts of the hosts' interfaces."""
         if counters := self._network.counters():
             (self._run_dir / INTERFACES).write_text(json.dumps(counters))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fdt.environment import thread_variables
 from fdt.errors import UserError
-from fdt.launch import Exit, Task, describe, hosts_mpirun, local_mpirun, spawn, stop_all
+from fdt.launch import GRACE_S, Exit, Task, describe, hosts_mpirun, local_mpirun, spawn, stop_all
 from fdt.launch.hosts import EXPORTED, Host, launch_environment
 
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's messages
@@ -141,7 +141,7 @@ class MpirunProcesses:
         """Implement Explained: Open MPI 5's mpirun may hang when a rank has ended within MPI_Init."""
         return reason_in(self._printed())
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Implement Processes."""
         mpiruns = [pid for pid in _session(self._popen.pid) if _command(pid) in ("mpirun", "prterun")]
         stop_all([self._popen], grace_s, signal.SIGINT)  # it passes others on to its ranks

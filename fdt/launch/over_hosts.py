@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fdt.errors import TooFew, UserError
-from fdt.launch import Exit, LocalProcesses, Task, spawn
+from fdt.launch import GRACE_S, Exit, LocalProcesses, Task, spawn
 from fdt.launch.hosts import EXPORTED, Host, allot, argv_on, everywhere, is_wish, launch_environment, ranks
 from fdt.launch.mpirun import MpirunLauncher, MpirunProcesses
 from fdt.service.host_bootstrap import ROOTS
@@ -121,7 +121,7 @@ class HostsProcesses:
         """Implement Explained."""
         return self._ranks.reason()
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Implement Processes; remove the files on the hosts."""
         end = time.monotonic() + grace_s + LEAST_REMOVE_S
         self._ranks.stop(grace_s)
@@ -194,7 +194,7 @@ class OneByOneProcesses:
             return
         raise failed or UserError("no host is left for the process")
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Implement Processes; remove the files on the hosts."""
         self._processes.stop(grace_s)
         self._remove()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from fdt import environment
-from fdt.launch import Exit, Explained, Launcher, Processes, Restartable, Task
+from fdt.launch import GRACE_S, Exit, Explained, Launcher, Processes, Restartable, Task
 from fdt.service.member import SIZE_VARIABLE
 from fdt.signals import held_back
 from fdt.supervise import Outcome
 
-GRACE_S, CUT_OFF_GRACE_S = 2.0, 0.5  # from the request to end to SIGKILL
+CUT_OFF_GRACE_S = 0.5  # as GRACE_S, where a host is cut off
 
 
 class LaunchedProcesses:

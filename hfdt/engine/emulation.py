@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fdt.launch import Exit, Task
+from fdt.launch import GRACE_S, Exit, Task
 from fdt.launch.emulated import (
     EmulatedHost,
     EmulatedLauncher,
@@ -104,7 +104,7 @@ class RanksAndRendezvous:
         """Implement Processes: the ranks that have ended, or the rendezvous server."""
         return [*self._ranks.exits(), *self._rendezvous.exits()]
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Implement Processes."""
         self._ranks.stop(grace_s)
         self._rendezvous.stop(grace_s)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fdt.errors import UserError
-from fdt.launch import Exit, Launcher, LocalLauncher, LocalProcesses, Task
+from fdt.launch import GRACE_S, Exit, Launcher, LocalLauncher, LocalProcesses, Task
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from hfdt.engine.rendezvous import LOOPBACK, gloo_variables, start_rendezvous
 
@@ -58,7 +58,7 @@ class GlooProcesses:
         """Return the ranks that have ended."""
         return self._ranks.exits()
 
-    def stop(self, grace_s: float = 2.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """End the ranks within `grace_s` seconds, and the rendezvous server."""
         self._ranks.stop(grace_s)
         self._rendezvous.shutdown()

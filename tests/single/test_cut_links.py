@@ -10,11 +10,11 @@ import pytest
 from client_shim.replica.bootstrap import _ALIVE
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
-from fdt.launch import Task
+from fdt.launch import GRACE_S, Task
 from fdt.launch.over_hosts import LEAST_REMOVE_S
 from fdt.rpc.session_pb2 import Attached
 from fdt.service import transport
-from fdt.supervise.processes import CUT_OFF_GRACE_S, GRACE_S, LaunchedProcesses
+from fdt.supervise.processes import CUT_OFF_GRACE_S, LaunchedProcesses
 from fdt.supervise.supervisor import EXPLAIN_REMOTE_S
 from fdt.supervise.worker_registry import WorkerRegistry
 from hfdt.collectives import LOST, explained

@@ -9,7 +9,7 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
-from fdt.launch import Task
+from fdt.launch import GRACE_S, Task
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import (
     Attached,
@@ -28,7 +28,7 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.service.member import SIZE_VARIABLE
 from fdt.supervise import supervisor as module
-from fdt.supervise.processes import CUT_OFF_GRACE_S, GRACE_S, LaunchedProcesses
+from fdt.supervise.processes import CUT_OFF_GRACE_S, LaunchedProcesses
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage, StreamLost
 from hfdt.engine.coordinator import RanksCoordinator

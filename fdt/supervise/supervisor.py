@@ -283,7 +283,7 @@ class Supervisor:
                 rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
             else:
                 self._abandoned.wait(POLL_S)
-        if cause is None and self.registry.is_remote(role, rank):
+        if cause is None and not self._abandoned.is_set() and self.registry.is_remote(role, rank):
             self.launched.mark_cut_off(role, rank)
         cause = cause or ": ".join(filter(None, ("no answer", self.launched.reason())))
         return explain_loss(role, rank, cause, self._run_dir)

@@ -198,8 +198,9 @@ def test_a_launcher_that_hangs_is_quoted(supervisor, monkeypatch):
     job.leave()
 
 
-@pytest.mark.parametrize("remote", [False, True])
-def test_processes_on_a_host_that_is_cut_off_have_less_time_to_end(supervisor, monkeypatch, remote):
+@pytest.mark.parametrize(("remote", "abandoned"), [(False, False), (True, False), (True, True)])
+def test_processes_on_a_host_that_is_cut_off_have_less_time_to_end(supervisor, monkeypatch, remote, abandoned):
+    """No launcher was waited for where the client is gone: the host may be there."""
     graces = []
     monkeypatch.setattr(module, "EXPLAIN_S", 0.0)
     monkeypatch.setattr(module, "EXPLAIN_REMOTE_S", 0.0)
@@ -207,11 +208,14 @@ def test_processes_on_a_host_that_is_cut_off_have_less_time_to_end(supervisor, m
     job, registry = Job(supervisor, supervisor._blobs), supervisor.registry
     registry.attached = {("worker", 0): Attached(host="other" if remote else socket.gethostname())}
     registry.inbox.put(MemberMessage("worker", 0, StreamLost(registry._outbox("worker", 0)), registry.generation))
+    if abandoned:
+        job._put(None)
     assert [event.WhichOneof("kind") for event in job.events] == ["attached", "failed"]
-    job.leave()
+    if not abandoned:
+        job.leave()
     supervisor.start()
     supervisor.end()
-    assert graces == [CUT_OFF_GRACE_S if remote else GRACE_S, GRACE_S]
+    assert graces == [CUT_OFF_GRACE_S if remote and not abandoned else GRACE_S, GRACE_S]
 
 
 def test_processes_have_their_time_to_end_again_once_the_one_that_was_cut_off_is_replaced(monkeypatch):

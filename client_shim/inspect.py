@@ -73,13 +73,20 @@ def inspect(
     found, code = (None, 0) if own_loop else _first_fit(script, script_args, engine, workers, settings, examined)
     if found is None and code:
         return code
-    if show is not None:
-        show(detected, found)
-    elif found is None and not own_loop:
-        print(f"{engine}: {script} does not call `fit`: nothing would be sent")
-    else:
-        print(*detected.findings, *(replicas(detected, engine, workers) if found is None else report(found)), sep="\n")
+    show = show or functools.partial(_print, script, engine, workers, own_loop)
+    show(detected, found)
     return 0
+
+
+def _print(
+    script: str, engine: str, workers: int, own_loop: bool, detected: CaptureDetection, found: Inspection | None
+) -> None:
+    if found is not None:
+        print(*detected.findings, *report(found), sep="\n")
+    elif own_loop:
+        print(*detected.findings, *replicas(detected, engine, workers), sep="\n")
+    else:
+        print(f"{engine}: {script} does not call `fit`: nothing would be sent")
 
 
 def _first_fit(

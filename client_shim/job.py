@@ -1,13 +1,12 @@
 """Construction of a job from one call of `fit`."""
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall
 from client_shim.callbacks import watches_tests
-from client_shim.capture.data import Captured, FitData, capture_data
+from client_shim.capture.data import Captured, FitData, FitValidation, capture_data
 from client_shim.state import ScriptRun
 from fdt.job import FeedData, FitArguments, JobSpec, Program, State
 from fdt.trainable import Trainable
@@ -18,14 +17,25 @@ if TYPE_CHECKING:
 
 def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     """Put the data of `call` where workers can read them."""
-    given: Mapping[str, Any] = {name: call.arguments[name] for name in _DATA if name in call.arguments}
     kind, library = type(call.model), call.flavor.keras.Model
     methods = ("evaluate", "test_step", "compute_metrics")
     of_keras = all(getattr(kind, name) is getattr(library, name) for name in methods)
     remotely = run.engine == "hfdt" and of_keras and not watches_tests(call.callbacks)
     return capture_data(
-        call.flavor.name, run.blobs, **given, validate_remotely=remotely, divide=divides_batches(run), model=call.model
+        call.flavor.name,
+        run.blobs,
+        **_given(call, FitData),
+        validation=FitValidation(**_given(call, FitValidation, "validation_")),
+        validate_remotely=remotely,
+        divide=divides_batches(run),
+        model=call.model,
     )
+
+
+def _given(call: FitCall, kind: type[FitData | FitValidation], prefix: str = "") -> dict[str, Any]:
+    """Return the arguments of `fit` that `kind` has."""
+    names = [each.name for each in fields(kind)]
+    return {name: call.arguments[prefix + name] for name in names if prefix + name in call.arguments}
 
 
 def divides_batches(run: ScriptRun) -> bool:
@@ -33,10 +43,6 @@ def divides_batches(run: ScriptRun) -> bool:
     whole_batches = run.engine == "nfdt" or run.settings.options.get("batch") == "per-worker"
     may_divide = run.client.hello.workers > 1 or "elastic" in run.settings.options
     return may_divide and not whole_batches
-
-
-_VALIDATION = {"validation_data", "validation_split", "validation_batch_size", "validation_steps"}
-_DATA = {each.name for each in fields(FitData)} | _VALIDATION  # the arguments of `fit` that describe its data
 
 
 def make_job(

@@ -20,39 +20,46 @@ def watched_list(keras: Any, callbacks: Any, watcher: "Remote", *, stepwise: boo
         stepwise: Whether to call batch hooks.
         **kwargs: Further arguments of CallbackList.
     """
+    return _watched(keras.callbacks.CallbackList)(watcher, stepwise, callbacks, **kwargs)
 
-    class Watched(keras.callbacks.CallbackList):
+
+def _watched(base: Any) -> Any:
+    class Watched(base):  # the CallbackList of the Keras that is used
+        def __init__(self, watcher: "Remote", stepwise: bool, callbacks: Any, **kwargs: Any) -> None:
+            self._watcher, self._stepwise = watcher, stepwise
+            super().__init__(callbacks, **kwargs)
+
         def on_train_begin(self, logs: Any = None) -> None:
             with released():
                 super().on_train_begin(logs)
-            watcher.begun()
+            self._watcher.begun()
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            watcher.epoch_begins(epoch)
+            self._watcher.epoch_begins(epoch)
             with released():
                 super().on_epoch_begin(epoch, logs)
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if stepwise:
+            if self._stepwise:
                 with released():
                     super().on_train_batch_begin(batch, logs)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if stepwise:
+            if self._stepwise:
                 with released():
                     super().on_train_batch_end(batch, logs)
-                watcher.step_done()
+                self._watcher.step_done()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            extra = {name: value for name, value in watcher.extra().items() if name not in (logs or {})}
+            extra = {name: value for name, value in self._watcher.extra().items() if name not in (logs or {})}
             with released():
                 super().on_epoch_end(epoch, {**(logs or {}), **extra})
             for name in extra:
                 self.model.history.history.pop(name, None)
-            watcher.epoch_over(epoch, logs or {})
+            self._watcher.epoch_over(epoch, logs or {})
 
         def on_train_end(self, logs: Any = None) -> None:
             with released():
                 super().on_train_end(logs)
 
-    return Watched(callbacks, **kwargs)
+    return Watched

@@ -97,6 +97,19 @@ class FitData:
     model: Any = None
 
 
+@dataclass(frozen=True)
+class FitValidation:
+    """The arguments of `fit` that begin with validation_; `split`: the part of the rows that validates, in 0..1."""
+
+    data: Any = None
+    split: float = 0.0
+    batch_size: int | None = None
+    steps: int | None = None
+
+
+NO_VALIDATION = FitValidation()
+
+
 class _CapturedSide(NamedTuple):
     data: Data
     spec: Any
@@ -111,15 +124,12 @@ def capture_data(
     sample_weight: Any = None,
     *,
     class_weight: Mapping[int, float] | None = None,
-    validation_data: Any = None,
-    validation_split: float = 0.0,
-    validation_batch_size: int | None = None,
-    validation_steps: int | None = None,
+    validation: FitValidation = NO_VALIDATION,
     validate_remotely: bool = True,
     divide: bool = False,
     **training: Any,
 ) -> Captured:
-    """Put the data of a `fit` where workers can read them.
+    """Put the data of a `fit` where workers can read them; return them with the references of their blobs.
 
     Args:
         flavor: "keras" or "tf_keras".
@@ -127,36 +137,25 @@ def capture_data(
         x: `fit`'s x: arrays, a tf.data.Dataset, or another source that Keras accepts.
         y: Targets; None where x contains them.
         sample_weight: Sample weights, or None.
-        class_weight: Weights by class. Keras's own functions fold them into the sample weights, so workers receive
-            none.
-        validation_data: `fit`'s validation_data.
-        validation_split: The part of the rows that validates, in 0..1.
-        validation_batch_size: Rows of a validation batch; None: batch_size.
-        validation_steps: Steps of a validation, or None.
+        class_weight: Weights by class, which Keras's own functions fold into the sample weights.
+        validation: The arguments for the validation.
         validate_remotely: Whether workers validate; otherwise the validation data stay in the client.
         divide: Whether ranks need slices of batches, so that each may map only its own rows.
         **training: Further arguments of `fit` that FitData has.
-
-    Returns:
-        The captured data, with the references of the blobs that hold them.
 
     Raises:
         CaptureError: The data cannot be sent to workers.
         Exception: Keras's own errors for arguments that it refuses.
     """
-    if validation_split and validation_data is None:
-        (x, y, sample_weight), validation_data = arrays.split(flavor, (x, y, sample_weight), validation_split)
-    weights = dict(class_weight) if class_weight else None
-    side = FitData(x, y, sample_weight, class_weight=weights, **training)
-    captured = replace(_capture_training(flavor, blobs, _as_pipeline(side), divide), validation_data=validation_data)
-    if validation_data is None or not validate_remotely:
+    if validation.split and validation.data is None:
+        (x, y, sample_weight), rest = arrays.split(flavor, (x, y, sample_weight), validation.split)
+        validation = replace(validation, data=rest)
+    side = FitData(x, y, sample_weight, class_weight=dict(class_weight) if class_weight else None, **training)
+    captured = replace(_capture_training(flavor, blobs, _as_pipeline(side), divide), validation_data=validation.data)
+    if validation.data is None or not validate_remotely:
         return captured
-    size = validation_batch_size or side.batch_size
-    side = _as_pipeline(FitData(*unpacked(validation_data), size, validation_steps, shuffle=False))
-    checked = _take(flavor, blobs, side, divide, in_order=validation_steps is not None)
-    if isinstance(checked, str):
-        return captured
-    return replace(captured, validation=checked.data, refs=captured.refs + _refs(checked.data))
+    data = _capture_validation(flavor, blobs, validation, side.batch_size, divide)
+    return captured if data is None else replace(captured, validation=data, refs=captured.refs + _refs(data))
 
 
 def _capture_training(flavor: str, blobs: Blobs, side: FitData, divide: bool) -> Captured:
@@ -167,6 +166,15 @@ def _capture_training(flavor: str, blobs: Blobs, side: FitData, divide: bool) ->
         feed = feeds.plan(flavor, side)
         taken = _fed(feed, blobs, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
     return Captured(taken.data, None, None, taken.spec, taken.facts, refs=_refs(taken.data), feed=feed)
+
+
+def _capture_validation(
+    flavor: str, blobs: Blobs, validation: FitValidation, batch_size: int | None, divide: bool
+) -> Data | None:
+    x, y, sample_weight = unpacked(validation.data)
+    side = FitData(x, y, sample_weight, validation.batch_size or batch_size, validation.steps, shuffle=False)
+    taken = _take(flavor, blobs, _as_pipeline(side), divide, in_order=validation.steps is not None)
+    return None if isinstance(taken, str) else taken.data
 
 
 def _as_pipeline(side: FitData) -> FitData:

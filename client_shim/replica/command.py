@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # not needed by scripts that train by fit
     from fdt.process_group.root import RootGroup
     from fdt.report import Reporters
 
+    StartRanks = Callable[[ReplicatedScript, Path], AbstractContextManager[RootGroup]]
 
 WITH_SERVER = (
     "--server is for scripts that train by fit alone. A script with a training loop of its own starts its own ranks: "
@@ -87,33 +88,36 @@ def run(
     Raises:
         UsageError: `--server` was given, or the cluster cannot be emulated.
     """
-    from client_shim.replica import run as running
     from client_shim.replica.rank import ReplicatedScript
+    from client_shim.replica.run import settle_hashing
 
     if request.server:
         raise UsageError(WITH_SERVER)
     if detach.due(request):
         return detach.start(request)
-    running.settle_hashing()
-    size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate)
+    settle_hashing()
+    size, start_ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate)
     chosen = secrets.randbits(127) if seed is None else seed  # the script's `secrets` are derived from it
     script = ReplicatedScript(request.script, script_args, chosen, options, package)
-
-    def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
-        def end(number: int) -> None:
-            if request.log_dir is None:
-                shutil.rmtree(run_dir, ignore_errors=True)
-            os._exit(128 + number)
-
-        with preemptible(None), ended_when_stuck(end), ranks(script, run_dir) as process_group:
-            return running.run(script, process_group, reporters)
-
-    return run_replicas(request, size, as_rank_0)
+    return run_replicas(request, size, functools.partial(_as_rank_0, script, start_ranks, request.log_dir is None))
 
 
-def _ranks(
-    asked: int, hosts: "Sequence[Host]", emulate: Path | None
-) -> "tuple[int, Callable[[ReplicatedScript, Path], AbstractContextManager[RootGroup]]]":
+def _as_rank_0(
+    script: "ReplicatedScript", start_ranks: "StartRanks", temporary: bool, run_dir: Path, reporters: "Reporters"
+) -> int:
+    """Start the other ranks and run the script; return its exit code. `temporary`: whether `run_dir` is."""
+    from client_shim.replica import run as running
+
+    def end(number: int) -> None:
+        if temporary:
+            shutil.rmtree(run_dir, ignore_errors=True)
+        os._exit(128 + number)
+
+    with preemptible(None), ended_when_stuck(end), start_ranks(script, run_dir) as process_group:
+        return running.run(script, process_group, reporters)
+
+
+def _ranks(asked: int, hosts: "Sequence[Host]", emulate: Path | None) -> "tuple[int, StartRanks]":
     """Return the number of ranks, and the function that starts the others where they belong."""
     from client_shim.replica import emulated_ranks, remote_ranks
     from client_shim.replica import run as running

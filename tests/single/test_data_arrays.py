@@ -11,7 +11,7 @@ import tf_keras
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from tf_keras.src.engine.data_adapter import DataHandler
 
-from client_shim.capture.data import capture_data
+from client_shim.capture.data import FitValidation, capture_data
 from fdt.blobs import LocalBlobs
 from fdt.data import open_source
 from fdt.job import FitArguments
@@ -199,7 +199,7 @@ def test_random_sampling_draws_afresh(blobs):
 
 @pytest.mark.parametrize("flavor,kind", [("keras", keras), ("tf_keras", tf_keras)])
 def test_validation_split_takes_the_last_part(blobs, flavor, kind):
-    data = capture_data(flavor, blobs, X, Y, validation_split=0.2)
+    data = capture_data(flavor, blobs, X, Y, validation=FitValidation(split=0.2))
     fit = FitArguments(batch_size=B, validation_batch_size=B)
     train = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor)
     validation = open_source(data.validation, fit, blobs, 0, training=False, flavor=flavor)
@@ -209,7 +209,7 @@ def test_validation_split_takes_the_last_part(blobs, flavor, kind):
 
 
 def test_validation_is_never_shuffled_and_takes_its_own_batch_and_steps(blobs):
-    data = capture_data("keras", blobs, X, validation_data=(X, Y))
+    data = capture_data("keras", blobs, X, validation=FitValidation((X, Y)))
     fit = FitArguments(batch_size=B, shuffle=True, validation_batch_size=100, validation_steps=3)
     source = open_source(data.validation, fit, blobs, 0, training=False)
     for epoch in (0, 1):

@@ -8,7 +8,7 @@ import numpy.testing as npt
 import pytest
 import tensorflow as tf
 
-from client_shim.capture.data import capture_data
+from client_shim.capture.data import FitValidation, capture_data
 from fdt.blobs import LocalBlobs
 from fdt.data import division, open_source, source
 from fdt.job import FitArguments, GraphData
@@ -173,7 +173,7 @@ def test_class_weights_follow_the_division(blobs):
 
 
 def test_validation_data_are_divided(blobs):
-    captured = capture_data("keras", blobs, X, validation_data=rows().map(double).batch(8), divide=True)
+    captured = capture_data("keras", blobs, X, validation=FitValidation(rows().map(double).batch(8)), divide=True)
     assert captured.validation.divided_rows == 8
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from client_shim.capture.data import FEED, capture_data
+from client_shim.capture.data import FEED, FitValidation, capture_data
 from client_shim.feed import Feeder
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, first_batch_checksum, open_source
@@ -263,6 +263,6 @@ def test_ragged_and_sparse_batches_are_drawn_and_cut(blobs, kind):
 
 
 def test_validation_that_only_the_client_can_draw_stays_there(blobs):
-    captured = capture_data("keras", blobs, X, validation_data=Sequence())
+    captured = capture_data("keras", blobs, X, validation=FitValidation(Sequence()))
     assert captured.validation is None
     assert captured.validation_data is not None

@@ -15,7 +15,7 @@ import tf_keras
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from tf_keras.src.engine.data_adapter import DataHandler
 
-from client_shim.capture.data import capture_data
+from client_shim.capture.data import FitValidation, capture_data
 from client_shim.capture.datasets import capture, divided
 from fdt.blobs import LocalBlobs
 from fdt.data import open_source, pipeline
@@ -251,7 +251,7 @@ def test_class_weight_is_folded(blobs, flavor):
 
 
 def test_validation_takes_its_steps_from_the_start_each_time(blobs):
-    data = capture_data("keras", blobs, X, validation_data=tf.data.Dataset.range(40).batch(4), validation_steps=3)
+    data = capture_data("keras", blobs, X, validation=FitValidation(tf.data.Dataset.range(40).batch(4), steps=3))
     source = open_source(data.validation, FitArguments(validation_steps=3), blobs, 0, training=False)
     for epoch in (0, 2):
         assert [batch[0].numpy() for batch, _ in source.slices(epoch, 0, 1)] == [0, 4, 8]

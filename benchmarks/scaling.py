@@ -142,9 +142,6 @@ def measure(model: str, bucket_mb: float) -> Measured:
 
         return tf.function(run, autograph=False)
 
-    def weighed(gradient: Any) -> Any:
-        return 0.5 * (gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient)
-
     found = tf.function(gradients, autograph=False)()
     sparse = [i for i, g in enumerate(found) if isinstance(g, tf.IndexedSlices)]
     dense = [i for i in range(len(found)) if i not in sparse]
@@ -156,6 +153,12 @@ def measure(model: str, bucket_mb: float) -> Measured:
     rows = sum(nbytes(found[i].values) + 8 * len(found[i].indices) for i in sparse)  # indices are sent as int64
     sizes = tuple(sum(nbytes(found[i]) for i in bucket) for bucket in order)
     return Measured(model, bucket_mb, tuple(ready_s), sizes, rows, step_s)
+
+
+def weighed(gradient: Any) -> Any:
+    import tensorflow as tf
+
+    return 0.5 * (gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient)
 
 
 def cpu_s(functions: Sequence[Callable[[], Any]]) -> list[float]:

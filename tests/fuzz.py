@@ -41,6 +41,8 @@ STRUCTURE = b'{"dict": [["a", {"list": [0, null]}]]}'
 HUGE = (0, 1, -1, 2**31 - 1, 2**32 - 1, 2**62, 2**63 - 1)
 Decoder = Callable[[bytes], object]
 Rng = random.Random
+# a decoder's name, a maker of honest bytes, itself, and the errors that it may raise
+Fuzzed = tuple[str, Callable[[Rng], bytes], Decoder, tuple[type[Exception], ...]]
 
 
 def message_types() -> dict[str, type]:
@@ -152,14 +154,18 @@ def _records(folder: Path) -> Decoder:
     return decode
 
 
-def decoders(folder: Path) -> Iterator[tuple[str, Callable[[Rng], bytes], Decoder, tuple[type[Exception], ...]]]:
-    """Yield for each decoder its name, a maker of honest bytes, itself, and the errors that it may raise."""
+def message_decoders() -> Iterator[Fuzzed]:
+    """Yield the decoder of each message type."""
     for name, kind in message_types().items():
         decode = (
             (lambda data: JobSpec.from_proto(job_pb2.JobSpec.FromString(data))) if kind is job_pb2.JobSpec else None
         )
         honest = lambda rng, kind=kind: filled(rng, kind).SerializeToString()  # noqa: E731
         yield name, honest, decode or kind.FromString, (DecodeError, ValueError)
+
+
+def decoders(folder: Path) -> Iterator[Fuzzed]:
+    """Yield each decoder as above."""
     plain = {"history": {"dict": [["loss", {"array": 0}]]}, "epochs": {"list": [0]}, "random": {"list": []}}
     rest = {"done": False, "stopped": False, "callbacks": [["A", {"b": 1}]], "left_out": [], "signature": {}}
     header = json.dumps({"epoch": 1, "seed": 5, "counts": [1, 0, 0], **plain, **rest})
@@ -176,6 +182,7 @@ def decoders(folder: Path) -> Iterator[tuple[str, Callable[[Rng], bytes], Decode
     ]
     (folder / "deadbeef").write_bytes(b"123456789")
     store, identity = LocalBlobs(folder), TlsIdentity("a").dumps().encode()
+    yield from message_decoders()
     yield from coordinators(folder, filled)
     yield from sessions(folder, filled)
     yield "packed arrays", lambda rng: arrays, tensors.unpack, (ValueError,)

@@ -132,6 +132,14 @@ def replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
+def printing(path: Path) -> Path:
+    """Return a script that prints a file."""
+    script = path.with_suffix(".sh")
+    script.write_text(f"#!/bin/sh\ncat {path}\n")
+    script.chmod(0o755)
+    return script
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether it runs. A process whose parent does not wait for it is a zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):

@@ -245,6 +245,17 @@ def timed(cluster: str, algorithm: str, steps: int, seed: int, nbytes: int = 0, 
     return clock
 
 
+def divided(recipe: Recipe) -> tuple[Tensor, Tensor, Tensor, list[list[Tensor]]]:
+    """Return training images and labels, the rows that are trained on, and the images and labels of each curve."""
+    x, y, *test = load(recipe.data)
+    rows = np.random.default_rng(777).permutation(len(x))
+    looked = [test]
+    if recipe.held_out:
+        rows, held = rows[:-HELD_OUT], rows[-HELD_OUT:]
+        looked.insert(0, [x[held], y[held]])
+    return x, y, rows[: recipe.rows], looked
+
+
 def train(recipe: Recipe, cluster: str, algorithm: str, seed: int, epochs: int) -> dict[str, Any]:
     """Train and return the accuracy in points by epoch and simulated second, and each worker's idle share and pushes.
 
@@ -256,13 +267,7 @@ def train(recipe: Recipe, cluster: str, algorithm: str, seed: int, epochs: int) 
         epochs: passes over the data.
     """
     nodes, rng = described(cluster), np.random.default_rng(seed)
-    x, y, *test = load(recipe.data)
-    rows = np.random.default_rng(777).permutation(len(x))
-    looked = [test]
-    if recipe.held_out:
-        rows, held = rows[:-HELD_OUT], rows[-HELD_OUT:]
-        looked.insert(0, [x[held], y[held]])
-    rows = rows[: recipe.rows]
+    x, y, rows, looked = divided(recipe)
     steps = -(-len(rows) // BATCH)
     applier = Float32Applier(
         initial_weights(x.shape[1], rng), recipe, int(0.7 * steps * epochs) if recipe.decays else math.inf

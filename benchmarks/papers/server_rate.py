@@ -1,7 +1,7 @@
 """A1: training by the server's rate, with plain SGD on the workers (figure 3 of source A)."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.papers.experiment import Experiment, Results, Run, Table, values, where
@@ -53,29 +53,29 @@ def unsteadiness(losses: Sequence[float]) -> float:
 def followed(settings: Mapping[str, Any]) -> tuple[list[float], list[float], float]:
     """Return loss and accuracy (points) after every push, and the mean staleness."""
     import rules_training as training
+
+    sync = settings["speeds"] == "rounds"
+    rule = f"server_optimizer(lr={settings['server_rate']}, local_steps={settings['local_steps']}, sync={sync})"
+    workers = workers_of(training, settings)(training.Run("fashion_mnist", rule, 4, settings["seed"], 1, held_out=True))
+    workers.epoch(0)
+    staleness = workers.policy.epoch.staleness
+    losses, accuracies = zip(*workers.seen, strict=True)
+    return (
+        list(losses),
+        list(accuracies),
+        staleness.total() and sum(tau * n for tau, n in staleness.items()) / staleness.total(),
+    )
+
+
+def workers_of(training: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the class of workers that note loss and accuracy after every push. `training`: rules_training."""
     import tensorflow as tf
 
     from fdt.network import Pace
     from fdt.network.reading import parse_cluster
 
-    sync, speeds = settings["speeds"] == "rounds", settings["speeds"]
-    described = parse_cluster(CLUSTER.format(slow=SPEEDS[speeds]))
-
-    @tf.function(autograph=False)
-    def taken(weights: list[Any], images: Any, labels: Any, rows: Any) -> list[Any]:
-        """Return the weights minus those after steps of plain SGD on each line of `rows`."""
-        now = list(weights)
-        for step in range(settings["local_steps"]):
-            found = training.gradient(now, images, labels, rows[step])
-            now = [w - settings["worker_rate"] * g for w, g in zip(now, found, strict=True)]
-        return [before - after for before, after in zip(weights, now, strict=True)]
-
-    @tf.function(autograph=False)
-    def look(weights: list[Any], images: Any, labels: Any) -> tuple[Any, Any]:
-        seen = training.logits(weights, images)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, seen))
-        right = tf.cast(tf.argmax(seen, -1, tf.int32) == labels, tf.float32)
-        return loss, 100 * tf.reduce_mean(right)
+    described = parse_cluster(CLUSTER.format(slow=SPEEDS[settings["speeds"]]))
+    taken, look = local_steps_of(training, settings), test_of(training)
 
     class Workers(training.Cluster):
         def __init__(self, run: Any) -> None:
@@ -94,17 +94,37 @@ def followed(settings: Mapping[str, Any]) -> tuple[list[float], list[float], flo
             self.seen.append((min(float(loss), 1e3) if loss == loss else 1e3, float(points)))
             return len(self.seen) * settings["local_steps"] < settings["batches"]
 
-    rule = f"server_optimizer(lr={settings['server_rate']}, local_steps={settings['local_steps']}, sync={sync})"
-    run = training.Run("fashion_mnist", rule, 4, settings["seed"], 1, held_out=True)
-    workers = Workers(run)
-    workers.epoch(0)
-    staleness = workers.policy.epoch.staleness
-    losses, accuracies = zip(*workers.seen, strict=True)
-    return (
-        list(losses),
-        list(accuracies),
-        staleness.total() and sum(tau * n for tau, n in staleness.items()) / staleness.total(),
-    )
+    return Workers
+
+
+def local_steps_of(training: Any, settings: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function of a worker's local steps."""
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def taken(weights: list[Any], images: Any, labels: Any, rows: Any) -> list[Any]:
+        """Return the weights minus those after steps of plain SGD on each line of `rows`."""
+        now = list(weights)
+        for step in range(settings["local_steps"]):
+            found = training.gradient(now, images, labels, rows[step])
+            now = [w - settings["worker_rate"] * g for w, g in zip(now, found, strict=True)]
+        return [before - after for before, after in zip(weights, now, strict=True)]
+
+    return taken
+
+
+def test_of(training: Any) -> Callable[..., Any]:
+    """Return the function that tests weights: loss, and accuracy in points."""
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def look(weights: list[Any], images: Any, labels: Any) -> tuple[Any, Any]:
+        seen = training.logits(weights, images)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, seen))
+        right = tf.cast(tf.argmax(seen, -1, tf.int32) == labels, tf.float32)
+        return loss, 100 * tf.reduce_mean(right)
+
+    return look
 
 
 def mean(results: Results, figure: str) -> float:

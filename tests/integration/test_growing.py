@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.namespaces import replace
+from tests.namespaces import printing, replace
 
 HFDT = [sys.executable, "-m", "hfdt"]
 SCRIPT = str(Path(__file__).parent / "scripts" / "grown.py")
@@ -25,14 +25,26 @@ def read_until(lines, wanted):
     raise AssertionError(f"no {wanted!r} in:\n{''.join(read)}")
 
 
+def join_and_leave(run, listed, logs):
+    """A process joins as a listed slot goes, so that nothing changes, and leaves."""
+    call = [*HFDT, "join", (logs / "join.address").read_text().strip(), "--token-file", logs / "join.token"]
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as join:
+        try:
+            read_until(join.stderr, "may use 1 slot of this machine")
+            replace(listed, "localhost:2\n")
+            read_until(run.stdout, "^epoch")
+            join.send_signal(signal.SIGINT)
+            assert LEFT in join.stderr.read()
+        finally:
+            join.kill()
+
+
 @pytest.mark.timeout(900)
 def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
-    listed, finds, go, logs = (tmp_path / name for name in ("listed", "finds.sh", "go", "logs"))
+    listed, go, logs = (tmp_path / name for name in ("listed", "go", "logs"))
     listed.write_text("localhost:1\n")
-    finds.write_text(f"#!/bin/sh\ncat {listed}\n")
-    finds.chmod(0o755)
     go.touch()
-    options = ["--host-discovery-script", finds, "--max-np", "3", "--join-at", "0", "--log-dir", logs]
+    options = ["--host-discovery-script", printing(listed), "--max-np", "3", "--join-at", "0", "--log-dir", logs]
     with subprocess.Popen(
         [*HFDT, "run", *options, SCRIPT, go], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as run:
@@ -44,17 +56,7 @@ def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
             replace(listed, "localhost:3\n")
             read_until(run.stdout, "1 slot of localhost joined; .* with -np 3 instead of 2")
             read_until(run.stdout, "^epoch")
-            address, token = (logs / "join.address").read_text().strip(), logs / "join.token"
-            call = [*HFDT, "join", address, "--token-file", token]
-            with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as join:
-                try:
-                    read_until(join.stderr, "may use 1 slot of this machine")
-                    replace(listed, "localhost:2\n")  # three slots are left, so nothing changes
-                    read_until(run.stdout, "^epoch")
-                    join.send_signal(signal.SIGINT)
-                    assert LEFT in join.stderr.read()
-                finally:
-                    join.kill()
+            join_and_leave(run, listed, logs)
             left = read_until(run.stdout, "1 slot of localhost left; .* with -np 2 instead of 3")
             assert "joined" not in left
             read_until(run.stdout, "^epoch")

@@ -20,7 +20,7 @@ from fdt.launch.local_mpirun import HELD
 from fdt.launch.mpirun import find_mpirun, is_open_mpi
 from fdt.launch.namespaces import check_privilege
 from tests.load import added_s, stalled_s
-from tests.namespaces import HFDT, NFDT, PYTHON, is_alive, replace, until
+from tests.namespaces import HFDT, NFDT, PYTHON, is_alive, printing, replace, until
 from tests.ssh_hosts import SSHD, SshHosts
 from tests.strangers import no_stranger_is_connected
 
@@ -276,6 +276,10 @@ class Started:
             assert self._running.poll() is None and time.monotonic() < deadline, self._err.read_text()
             time.sleep(0.1)
 
+    def until_next_epoch(self):
+        before = self.epochs()
+        self.until(lambda: self.epochs() > before, 300)
+
     def until_said(self, wanted, seconds):
         self.until(lambda: wanted in self._err.read_text(), seconds)
 
@@ -330,35 +334,30 @@ def tls(certificates: Path, whose: str) -> list[str]:
 @pytest.mark.timeout(900)
 def test_hosts_train_while_a_script_lists_them_or_they_have_joined(hosts, tmp_path):
     """host1 begins, and host2 is listed; then host3 joins, and host2 is listed no more; then host3 is cut off."""
-    path, listed, go, finds = (tmp_path / name for name in ("grows.py", "listed", "go", "finds.sh"))
+    path, listed, go = (tmp_path / name for name in ("grows.py", "listed", "go"))
     path.write_text(textwrap.dedent(GROWS))
-    finds.write_text(f"#!/bin/sh\ncat {listed}\n")
-    finds.chmod(0o755)
     listed.write_text("host1:1\n")
     go.touch()
     hosts.run(*HFDT, "certs", tmp_path / "certs", "host1")
-    where = ("--host-discovery-script", finds, "--join-at", "host1:0", *tls(tmp_path / "certs", "host1"))
+    where = ("--host-discovery-script", printing(listed), "--join-at", "host1:0", *tls(tmp_path / "certs", "host1"))
     run = Started(hosts, tmp_path, *HFDT, "run", *where, "--log-dir", tmp_path / "logs", path, go)
     join = None
     try:
         run.until(run.epochs, 300)
         replace(listed, "host1:1\nhost2:1\n")
         run.until_said("1 slot of host2 joined; training continues from ", 300)
-        before = run.epochs()
-        run.until(lambda: run.epochs() > before, 300)
+        run.until_next_epoch()
         replace(listed, "host1:1\n")
         address, token = ((tmp_path / "logs" / f"join.{name}").read_text().strip() for name in ("address", "token"))
         call = hosts.on("host3", f"FDT_TOKEN={token}", *HFDT, "join", address, *tls(tmp_path / "certs", "client"))
         join = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
         run.until_said("1 slot of host2 left", 300)
         run.until_said("1 slot of host3 joined", 300)
-        before = run.epochs()
-        run.until(lambda: run.epochs() > before, 300)
+        run.until_next_epoch()
         assert hosts.output("host2", "sh", "-c", "pgrep -f 'fdt[.]service' || true") == ""
         hosts.cut("host3")
         run.until_said("worker 1 was lost: ", 300)
-        before = run.epochs()
-        run.until(lambda: run.epochs() > before, 300)
+        run.until_next_epoch()
         go.unlink()
         printed, told = run.end()
         assert printed.endswith("done\n")
@@ -394,12 +393,9 @@ def test_a_host_that_is_cut_off_ends_runs_without_recovery_in_the_promised_time(
     runs = {}
     with contextlib.ExitStack() as stack:
         stack.callback(hosts.cut, "host3", "up")
-        for name, command in {
-            "hfdt": (*HFDT, "run", *where, path),
-            "nfdt": (*NFDT, "run", *where, "-np", 2, path),
-        }.items():
+        for name, command in {"hfdt": (*HFDT, "run"), "nfdt": (*NFDT, "run", "-np", 2)}.items():
             (tmp_path / name).mkdir()
-            runs[name] = Started(hosts, tmp_path / name, *command)
+            runs[name] = Started(hosts, tmp_path / name, *command, *where, path)
             stack.callback(runs[name].close)
         for run in runs.values():
             run.until(run.epochs, 600)

@@ -206,14 +206,17 @@ def checked(x, y):
     return x, y
 
 
-def refused():
+HERE = r"at test_data_division\.py:\d+"
+
+
+def impure():
+    """Maps whose results depend on more than their rows."""
     counter = tf.Variable(0, dtype=tf.int64)
     table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
     generator = tf.random.Generator.from_seed(1)
-    here = r"at test_data_division\.py:\d+"
-    yield f"RandomUniform {here} is random", rows().map(lambda x, y: (x + tf.random.uniform([3]), y)).batch(8)
-    yield f"RngReadAndSkip {here} is random", rows().map(lambda x, y: (x + generator.uniform([3]), y)).batch(8)
-    yield f"RandomShuffle {here} is random", rows().map(lambda x, y: (tf.random.shuffle(x), y)).batch(8)
+    yield f"RandomUniform {HERE} is random", rows().map(lambda x, y: (x + tf.random.uniform([3]), y)).batch(8)
+    yield f"RngReadAndSkip {HERE} is random", rows().map(lambda x, y: (x + generator.uniform([3]), y)).batch(8)
+    yield f"RandomShuffle {HERE} is random", rows().map(lambda x, y: (tf.random.shuffle(x), y)).batch(8)
     yield (
         "EagerPyFunc .* runs Python",
         rows().map(lambda x, y: tf.ensure_shape(tf.py_function(lambda v: v, [x], tf.float32), [3])).batch(8),
@@ -224,27 +227,31 @@ def refused():
         .map(lambda x, y: tf.ensure_shape(tf.numpy_function(lambda v: v, [x], tf.float32, stateful=False), [3]))
         .batch(8),
     )
-    yield f"AssignAddVariableOp {here} has a state", rows().map(lambda x, y: counter.assign_add(y)).batch(8)
-    yield f"ReadVariableOp {here} has a state", rows().map(lambda x, y: counter + y).batch(8)
+    yield f"AssignAddVariableOp {HERE} has a state", rows().map(lambda x, y: counter.assign_add(y)).batch(8)
+    yield f"ReadVariableOp {HERE} has a state", rows().map(lambda x, y: counter + y).batch(8)
     yield "LookupTableInsertV2 .* has a state", rows().map(lambda x, y: (table.insert(y, y), y)[1]).batch(8)
-    yield f"PrintV2 {here} has a state or an effect", rows().map(written).batch(8)
-    yield f"Assert {here} has a state or an effect", rows().map(checked).batch(8)
+    yield f"PrintV2 {HERE} has a state or an effect", rows().map(written).batch(8)
+    yield f"Assert {HERE} has a state or an effect", rows().map(checked).batch(8)
+
+
+def of_other_rows():
+    """Pipelines whose batches are not made of the rows of the maps, one by one."""
     yield (
-        f"the rows that the map {here} returns have no static shape",
+        f"the rows that the map {HERE} returns have no static shape",
         tf.data.Dataset.range(9).map(as_many).prefetch(1).batch(1),
     )
     yield (
-        f"the rows that the map {here} takes have no static shape",
+        f"the rows that the map {HERE} takes have no static shape",
         tf.data.Dataset.range(9).map(as_many).filter(lambda v: True).map(total).shuffle(3).batch(2),
     )
-    yield f"the map {here} takes whole batches", rows().map(double).batch(8).map(double)
-    yield f"`cache` follows the map {here}", rows().map(double).cache().shuffle(9).batch(8)
+    yield f"the map {HERE} takes whole batches", rows().map(double).batch(8).map(double)
+    yield f"`cache` follows the map {HERE}", rows().map(double).cache().shuffle(9).batch(8)
     yield "`cache` makes the batches", rows().map(double).batch(8).cache("/tmp/never-written")
-    yield f"`filter` follows the map {here}", rows().map(double).filter(lambda x, y: y > 3).batch(8)
-    yield f"`padded_batch` makes the batches of the map {here}", rows().map(double).padded_batch(8)
+    yield f"`filter` follows the map {HERE}", rows().map(double).filter(lambda x, y: y > 3).batch(8)
+    yield f"`padded_batch` makes the batches of the map {HERE}", rows().map(double).padded_batch(8)
     yield "`unbatch` follows the map", rows().batch(4).map(double).unbatch().batch(8)
     yield (
-        f"`zip` makes the batches of the map {here}",
+        f"`zip` makes the batches of the map {HERE}",
         tf.data.Dataset.zip((rows().map(double).batch(8), rows().batch(8))),
     )
     yield "`concatenate` makes", rows().map(double).batch(8).concatenate(rows().map(double).batch(8))
@@ -253,7 +260,7 @@ def refused():
     yield "^$", rows().shuffle(9).batch(8)
 
 
-@pytest.mark.parametrize("why,dataset", [pytest.param(*case, id=case[0]) for case in refused()])
+@pytest.mark.parametrize("why,dataset", [pytest.param(*case, id=case[0]) for case in (*impure(), *of_other_rows())])
 def test_what_is_not_proven_is_not_divided(why, dataset):
     found = division.find(dataset)
     assert isinstance(found, str)

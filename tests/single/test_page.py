@@ -28,6 +28,15 @@ JOB = JobSummary("j", engine="nfdt", workers=2, epochs=2, steps_per_epoch=10, sa
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
+def end_of(epoch):
+    extra = {"staleness_mean": 1.5, "staleness_median": 1.0, "staleness_max": 3.0}
+    end = EpochEnd(epoch=epoch, steps=10, samples=640, seconds=2.0, bytes_sent=300, bytes_received=400, extra=extra)
+    of_worker = {"steps": 5, "samples": 320, "seconds": 2, "busy_seconds": 1.5, "bytes_sent": 150, "staleness": 1.5}
+    for rank in (0, 1):
+        end.workers.add(rank=rank, memory_bytes=7000, **of_worker)
+    return end
+
+
 def play(directory, *, epochs=2, engine="nfdt", end=True, metric="loss", **about):
     """Let the run's own reporter write a run of two workers, as the client calls it."""
     reporter = Jsonl(directory, 2, about=describe_run(engine, **{"command": [engine, "run", "train.py"], **about}))
@@ -46,22 +55,7 @@ def play(directory, *, epochs=2, engine="nfdt", end=True, metric="loss", **about
                 memory_bytes=5000,
             )
             reporter.event(Event(job="j", rank=rank, progress=progress))
-        extra = {"staleness_mean": 1.5, "staleness_median": 1.0, "staleness_max": 3.0}
-        end_of = EpochEnd(
-            epoch=epoch, steps=10, samples=640, seconds=2.0, bytes_sent=300, bytes_received=400, extra=extra
-        )
-        for rank in (0, 1):
-            end_of.workers.add(
-                rank=rank,
-                steps=5,
-                samples=320,
-                seconds=2,
-                busy_seconds=1.5,
-                bytes_sent=150,
-                memory_bytes=7000,
-                staleness=1.5,
-            )
-        reporter.event(Event(job="j", epoch_end=end_of))
+        reporter.event(Event(job="j", epoch_end=end_of(epoch)))
         reporter.epoch_end(epoch, {metric: 1.0 - epoch / 4, f"val_{metric}": 1.5 - epoch / 4})
     fault = Fault(message="worker 1 was lost: signal 9", member="worker 1", action="replaced")
     reporter.event(Event(job="j", fault=fault))

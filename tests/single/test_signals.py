@@ -241,10 +241,11 @@ while True:
     del each
 """
 CATCHES = """
-import signal
+import time
 try:
     print("begun", flush=True)
-    signal.pause()
+    while True:  # signal.pause() would not see a press that came just before it
+        time.sleep(0.05)
 except KeyboardInterrupt:
     print("saved")
 """

@@ -22,6 +22,7 @@ from fdt.service.blame import one_line
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
 from hfdt.exactness.aggregates import agreed
+from hfdt.exactness.fixed_draws import fixed_draws
 from hfdt.exactness.gradient_pass import AppliedWithinError, GradientPass
 from hfdt.exactness.probe import Probe, needs_replica
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
@@ -144,9 +145,15 @@ class Probing:
         if not self._terms.own_logs:
             self._terms.note_log_sources(found.logs)
             probe.note_log_sources(found.logs)
-        if not found.operations or not self._synchronised:
+        traced = probe.gradient_pass.traced
+        drawn = fixed_draws(self._trainable, traced) if probe.by_script and traced is not None else []
+        reasons = [
+            *(f"needs all rows of a batch ({each}), of which each rank has a part" for each in found.operations[:1]),
+            *(f"draws by a fixed seed for each row ({each}), alike on all ranks" for each in drawn[:1]),
+        ]
+        if not reasons or not self._synchronised:
             return []
-        message = f"the training step needs all rows of a batch ({found.operations[0]}), of which each rank has a part"
+        message = f"the training step {reasons[0]}"
         if self._allow:
             return [message]
         raise needs_replica(message)

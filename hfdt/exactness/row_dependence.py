@@ -211,7 +211,7 @@ class _Search(Emitter):
         op = self._flat.nodes[number].op
         if isinstance(found, Plan) and not op.type.startswith(WRITES):
             pairs = zip(values, found.inputs, strict=True)
-            line = _line_of_script(op) if any(v.placement not in (p, REPLICATE) for v, p in pairs) else ""
+            line = line_of_script(op) if any(v.placement not in (p, REPLICATE) for v, p in pairs) else ""
             self.found += [f"{op.type} at {line}"] if line else []
         return found
 
@@ -260,7 +260,7 @@ def _rows_end_to_end(call: OpCall) -> Plan | None:
     return Plan((*own, REPLICATE), (Shard(0, sizes),))
 
 
-def _line_of_script(op: Any) -> str:
+def line_of_script(op: Any) -> str:
     """Return the script's line that made the operation; "" if Keras made it for itself, or a gradient.
 
     The operations of a functional model have no line of the script: its layers were called before.
@@ -281,10 +281,10 @@ def _line_of_script(op: Any) -> str:
 
 def made_by_script(graph: Any) -> bool:
     """Return whether a line of the script made some operation of the graph."""
-    return any(_line_of_script(op) for op in graph.get_operations())
+    return any(line_of_script(op) for op in graph.get_operations())
 
 
 def failed_line(graph: Any, error: Exception) -> str:
     """Return the script's line that made the operation of the graph which an error names; "" if it names none."""
     names = set(_NODE.findall(str(error))[-1:])
-    return next((line for op in graph.get_operations() if op.name in names and (line := _line_of_script(op))), "")
+    return next((line for op in graph.get_operations() if op.name in names and (line := line_of_script(op))), "")

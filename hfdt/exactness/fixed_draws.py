@@ -1,0 +1,51 @@
+"""Random numbers for each row of a batch from a seed that all ranks have: each would draw the same for other rows.
+
+A seed that is a number, or is computed from the number of updates, is such a seed. The states of a model's generators
+differ between ranks (RankProgram.load), so these draw numbers of their own.
+"""
+
+from typing import Any
+
+from fdt.keras.variables import tensor_variable
+from hfdt.exactness.row_dependence import line_of_script
+
+_DRAWS = (
+    "StatelessRandom",
+    "StatelessTruncatedNormal",
+    "StatelessParameterizedTruncatedNormal",
+    "StatelessMultinomial",
+)
+
+
+def fixed_draws(trainable: Any, traced: Any) -> list[str]:
+    """Return type and line of the script's operations that draw such numbers: "StatelessRandomNormalV2 at train.py:7".
+
+    Args:
+        trainable: The model with its variables.
+        traced: The traced step, of any number of rows.
+    """
+    seeds = {id(v) for v in trainable.seeds}
+    groups = (trainable.trainable, trainable.non_trainable, trainable.optimizer, trainable.metrics)
+    alike = {id(tensor_variable(v).handle) for group in groups for v in group if id(v) not in seeds}
+    own = {id(inner) for outer, inner in traced.graph.captures if id(outer) not in alike}
+    found = []
+    for op in traced.graph.get_operations():
+        if op.type.startswith(_DRAWS) and _any_rows(op.outputs[0]) and not _reached(op) & own:
+            line = line_of_script(op)
+            found += [f"{op.type} at {line}"] if line else []
+    return found
+
+
+def _any_rows(tensor: Any) -> bool:
+    return tensor.shape.rank is None or (tensor.shape.rank > 0 and tensor.shape[0] is None)
+
+
+def _reached(op: Any) -> set[int]:
+    """Return the ids of the tensors that the seed of a draw is computed from; its first input is the shape."""
+    seen, stack = dict[int, Any](), list(op.inputs[1:])
+    while stack:
+        tensor = stack.pop()
+        if id(tensor) not in seen:
+            seen[id(tensor)] = tensor
+            stack += tensor.op.inputs
+    return set(seen)

@@ -23,10 +23,10 @@ from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
-from hfdt.exactness.probe_rows import few_rows
+from hfdt.exactness.probe_rows import few_rows, short_batch
 from hfdt.exactness.row_dependence import failed_line
-from hfdt.exactness.trial import COARSE, EXACT, HALF, Result, StepTrial, is_half, validation_states
-from hfdt.exactness.untouched import Untouched, others
+from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial, is_half, validation_states
+from hfdt.exactness.untouched import Untouched, larger, others
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
@@ -53,14 +53,15 @@ class Probe:
     """The comparison of slices with a global batch, `whole`.
 
     `by_script`: whether the script made an operation of the step. `gradient_pass`: the pass of forward and backward
-    computation that takes a scalar loss for a mean.
+    computation that takes a scalar loss for a mean. `last`: the rows of the epoch's last batch, where it is smaller.
     """
 
-    def __init__(self, trainable: Any, terms: StepTerms, whole: Any) -> None:
+    def __init__(self, trainable: Any, terms: StepTerms, whole: Any, last: int = 0) -> None:
         self._trainable, self._terms = trainable, terms
         self._trial = StepTrial(trainable, replace(terms, reading=Reading.MEAN), whole)
         self.gradient_pass = self._trial.gradient_pass
         self._batch = few_rows(whole, self._trial.row_cost, terms.comm.size)
+        self._short = short_batch(whole, last, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
         self._aggregates = Aggregates(trainable, self._tolerance)
 
@@ -95,6 +96,9 @@ class Probe:
         if counts and self._runs_later(moved, counts):
             if self._at(moved, counts, allow_inexact).reading is not found.reading:
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
+        if self.by_script and exact and not allow_inexact:
+            self._check_larger()
+            self._check_last()
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
         notes = self._aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
@@ -146,9 +150,55 @@ class Probe:
                 failed = 1.0
         return not agreed(self._terms.comm, failed)
 
-    def _start(self, moved: bool, later: Sequence[Any]) -> Untouched:
+    def _start(self, moved: bool, later: Sequence[Any], *, distant: bool = False) -> Untouched:
         held = () if self._terms.own_step else self._trainable.optimizer
-        return Untouched(self._trainable, moved=moved, held=held, later=later)
+        return Untouched(self._trainable, moved=moved, held=held, later=later, distant=distant)
+
+    def _check_larger(self) -> None:
+        """Compare gradients where inputs and variables are larger, if all is computed in float64.
+
+        A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean.
+
+        Raises:
+            NeedsReplica: Slices and the whole differ there.
+        """
+        difference = math.nan
+        for batch in (larger(self._batch), self._batch):
+            if self._tolerance == EXACT and math.isnan(difference):
+                difference = self._difference_of(batch, distant=True)
+        if not _fine(difference, ROUNDED):
+            parts = ", ".join(script_parts(self._trainable.model)[:3])
+            raise needs_replica(
+                f"the gradients of a batch's slices add up for the first batch, but not for larger numbers: {parts} may"
+                " have a sum over samples beside a mean"
+            )
+
+    def _check_last(self) -> None:
+        """Compare gradients of as many rows as the last batch has: slices of those have other sizes.
+
+        Raises:
+            NeedsReplica: Slices and the whole differ there.
+        """
+        if self._short is None or self._tolerance != EXACT:
+            return
+        if not _fine(self._difference_of(self._short, distant=False), ROUNDED):
+            parts = ", ".join(script_parts(self._trainable.model)[:3])
+            raise needs_replica(
+                "the gradients of a batch's slices add up for the first batch, but not for the"
+                f" {int(source.rows(self._short))} rows of the last one: {parts} may depend on the number of rows"
+            )
+
+    def _difference_of(self, batch: Any, *, distant: bool) -> float:
+        """Return the difference of gradients; NaN where the step cannot compute the batch. A collective."""
+        failed, alone = 0.0, None
+        with self._start(True, (), distant=distant) as state:
+            try:
+                alone = self._alone(state, batch)
+            except tf.errors.OpError:
+                failed = 1.0
+            if agreed(self._terms.comm, failed):
+                return math.nan
+            return self._difference(self._sliced(state, self._trial, batch), alone)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
         alone = self._alone(state)
@@ -192,16 +242,16 @@ class Probe:
         reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)
         return f"{reason}: gradients differ by {difference:.2g} of their size"
 
-    def _sliced(self, state: Untouched, trial: StepTrial) -> Result:
+    def _sliced(self, state: Untouched, trial: StepTrial, batch: Any = None) -> Result:
         state.restart()
-        return trial.sliced(self._batch)
+        return trial.sliced(self._batch if batch is None else batch)
 
-    def _alone(self, state: Untouched) -> Result | None:
+    def _alone(self, state: Untouched, batch: Any = None) -> Result | None:
         """Run the whole on rank 0 only: ranks of one host share its cores."""
         if self._terms.comm.rank:
             return None
         state.restart()
-        return self._trial.alone(self._batch)
+        return self._trial.alone(self._batch if batch is None else batch)
 
     # -- comparing -----------------------------------------------------------------------------------------------------
     def _difference(self, one: Result | None, other: Result | None) -> float:

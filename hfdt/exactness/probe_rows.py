@@ -19,6 +19,21 @@ def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
     return source.cut_between(batch, 0, 1, parts)[0]
 
 
+def last_rows(batches: Any) -> int:
+    """Return the rows of an epoch's last batch, where a Source's other batches are known to have more; else 0."""
+    rows, size, steps = batches.samples, batches.batch_size, batches.steps
+    return int(rows % size) if rows and size and steps and steps * size > rows else 0
+
+
+def short_batch(batch: Any, rows: int, row_cost: float, ranks: int) -> Any:
+    """Return the first `rows` of a batch; None if it has no more, or where they cost too much."""
+    total = int(source.rows(batch))
+    probed = int(source.rows(few_rows(batch, row_cost, ranks)))
+    if not 0 < rows < total or (rows > probed and rows * row_cost > BUDGET):
+        return None
+    return source.cut_between(batch, 0, rows, total)[0]
+
+
 def cost_of_a_row(graph: Any) -> float:
     """Return the multiplications of a traced step for one row, without those in loops and called functions."""
     return float(sum(map(_cost, graph.get_operations())))

@@ -25,6 +25,7 @@ from hfdt.exactness.aggregates import agreed
 from hfdt.exactness.fixed_draws import fixed_draws
 from hfdt.exactness.gradient_pass import AppliedWithinError, GradientPass
 from hfdt.exactness.probe import Probe, needs_replica
+from hfdt.exactness.probe_rows import last_rows
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import Reading, StepTerms
 
@@ -64,7 +65,7 @@ class Probing:
         self._probe = None
         with self._as_scripts_have_it(), self._failures_refused():
             own = replace(terms, compression=None, sent_bytes={})
-            self._probe = Probe(self._trainable, own, whole)
+            self._probe = Probe(self._trainable, own, whole, last_rows(source))
             said = self._read(self._probe, whole) + self._look(self._probe)
             scripts = script_parts(self._trainable.model)
             if validation is not None and scripts and self._synchronised and not self._allow:

@@ -14,6 +14,8 @@ from hfdt.exactness.gradient_pass import is_numeric
 
 _MOVED = 2**20  # elements of the largest variable that is perturbed
 _LATER = 1000  # steps by which a trial of a later step is later
+_NEAR, _DISTANT = 0.1, 3.0  # perturbations, in mean magnitudes
+_LARGER = 10.0
 
 
 def others(trainable: Any) -> list[Any]:
@@ -36,15 +38,24 @@ class Untouched:
         moved: Perturb trainable variables, so that a term whose weight starts at zero has an effect.
         held: Further variables to be restored.
         later: Counters that start at a later step, as a term may have no effect at first.
+        distant: Perturb by more, so that a term behind a limit has an effect.
     """
 
-    def __init__(self, trainable: Any, *, moved: bool, held: Sequence[Any] = (), later: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        trainable: Any,
+        *,
+        moved: bool,
+        held: Sequence[Any] = (),
+        later: Sequence[Any] = (),
+        distant: bool = False,
+    ) -> None:
         groups = (trainable.trainable, trainable.non_trainable, trainable.metrics, held, later)
         self._variables = unique([tensor_variable(v) for group in groups for v in group])
         self._before = [tf.identity(v) for v in self._variables]
         self._start = list(self._before)
         for i in range(len(trainable.trainable) if moved else 0):
-            self._start[i] = _moved(self._before[i])
+            self._start[i] = _moved(self._before[i], _DISTANT if distant else _NEAR)
         counts = {id(v) for v in later}
         for i, variable in enumerate(self._variables):
             if id(variable) in counts:
@@ -79,14 +90,25 @@ def _differ(first: Tensor, second: Tensor) -> Tensor:
     return tf.logical_and(tf.not_equal(first, second), numbers)
 
 
-def _moved(value: Tensor) -> Tensor:
-    """Perturb by a tenth of the mean magnitude, up or down, alike on every rank. Large variables do not start at 0."""
+def larger(batch: Any) -> Any:
+    """Return a batch with its floating-point numbers magnified and perturbed, so that flags that are 0 are none."""
+
+    def magnified(value: Any) -> Any:
+        return _moved(value * tf.cast(_LARGER, value.dtype), 1.0) if value.dtype.is_floating else value
+
+    return tf.nest.map_structure(
+        lambda part: None if part is None else tf.nest.map_structure(magnified, part, expand_composites=True), batch
+    )
+
+
+def _moved(value: Tensor, reach: float) -> Tensor:
+    """Perturb by `reach` mean magnitudes, up or down, alike on every rank. Large variables do not start at 0."""
     size = value.shape.num_elements()
     if not value.dtype.is_floating or not 0 < size <= _MOVED:
         return value
     wave = tf.reshape(tf.cos(tf.range(size, dtype=tf.float32)), value.shape)
     scale = tf.maximum(tf.reduce_mean(tf.abs(tf.cast(value, tf.float32))), 0.01)
-    return value + tf.cast(0.1 * scale * wave, value.dtype)
+    return value + tf.cast(reach * scale * wave, value.dtype)
 
 
 @contextlib.contextmanager

@@ -165,7 +165,7 @@ def message_decoders() -> Iterator[Fuzzed]:
 
 
 def decoders(folder: Path) -> Iterator[Fuzzed]:
-    """Yield each decoder as above."""
+    """Yield each decoder, those of messages first."""
     plain = {"history": {"dict": [["loss", {"array": 0}]]}, "epochs": {"list": [0]}, "random": {"list": []}}
     rest = {"done": False, "stopped": False, "callbacks": [["A", {"b": 1}]], "left_out": [], "signature": {}}
     header = json.dumps({"epoch": 1, "seed": 5, "counts": [1, 0, 0], **plain, **rest})

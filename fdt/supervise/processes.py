@@ -16,7 +16,7 @@ from fdt.service.member import SIZE_VARIABLE
 from fdt.signals import held_back
 from fdt.supervise import Outcome
 
-CUT_OFF_GRACE_S = 0.5  # as GRACE_S, where a host is cut off
+CUT_OFF_GRACE_S = 0.5  # in place of GRACE_S where a host is cut off
 
 
 class LaunchedProcesses:

@@ -7,20 +7,26 @@ Lanes: a worker that pushes and pulls while it computes counts as two workers fo
 computes and pushes independently; only one lane computes at a time. So the state that an algorithm keeps per worker
 (pull, momentum, delay) stays correct, and the scheduler needs no code for overlap. A lane's gradient is one update
 staler, because the other lane pushes in between.
+
+A learning rate that counts its calls is refused, wherever an update is prepared.
 """
 
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import tensorflow as tf
+
+from fdt.compat.tensorflow import func_graph
 from fdt.errors import UsageError, UserError
 from fdt.keras.variables import inner_optimizer
 from fdt.typing import Optimizer
 from nfdt import algorithms
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import check_splittable
-from nfdt.model.variables import is_sgd
+from nfdt.model.variables import count_of, is_sgd
 from nfdt.options import Options
 
 
@@ -154,3 +160,36 @@ def _try(library: str, make: Any, name: str) -> None:
         raise UserError(
             f"the server's {name} must have valid options. Received: {type(error).__name__}: {line}"
         ) from None
+
+
+def refuse_counting_rate(optimizer: Any) -> None:
+    """Refuse a learning rate that counts its calls: NFDT calls it more or less often than one machine.
+
+    It is traced twice, which changes no variable.
+
+    Raises:
+        UserError: It assigns a variable, or its Python state after the second call is not that after the first.
+    """
+    inner, states = inner_optimizer(optimizer), list[str]()
+    rate = getattr(inner, "_hyper", {}).get("learning_rate", getattr(inner, "_learning_rate", None))
+    if not callable(rate) or hasattr(rate, "shape"):
+        return
+    has_step = any(kind.__name__ == "LearningRateSchedule" for kind in type(rate).__mro__)
+    graph, steps = func_graph.FuncGraph("rate"), [count_of(optimizer)] if has_step else []
+    with suppress(Exception), graph.as_default():  # of the script's code, which may not be traced at all
+        for _ in range(2):
+            rate(*steps)
+            states.append(_python_state(rate))
+    if len(set(states)) > 1 or any(op.type.startswith("Assign") for op in graph.get_operations()):
+        raise UserError(
+            f"the learning rate {getattr(rate, '__name__', type(rate).__name__)} counts its calls, and NFDT calls it "
+            "more or less often than one machine: compute it from the step, which a LearningRateSchedule receives"
+        )
+
+
+def _python_state(rate: Any) -> str:
+    """Return the attributes of a rate and its class, and of what it calls, without tensors and variables, as text."""
+    parts = [rate, *filter(callable, dict(getattr(rate, "__dict__", {})).values())]
+    owners = [owner for part in parts for owner in (part, type(part))]
+    held = [pair for owner in owners for pair in dict(getattr(owner, "__dict__", {})).items()]
+    return repr([(name, value) for name, value in held if not tf.is_tensor(value) and not hasattr(value, "assign")])

@@ -176,42 +176,13 @@ def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
 @contextmanager
 def schedule_at(optimizer: Any, count: Any) -> Iterator[None]:
     """Evaluate the learning-rate schedule at step `count` inside the context, instead of the optimizer's own step."""
-    inner, schedule = inner_optimizer(optimizer), _schedule(optimizer)
-    if schedule is None:
-        yield
-    else:
-        with watch_schedule(optimizer), _replaced(inner, _rate(inner, lambda _: schedule(count))):
+    inner = inner_optimizer(optimizer)
+    schedule: Any = getattr(inner, "_learning_rate", None)
+    if any(kind.__name__ == "LearningRateSchedule" for kind in type(schedule).__mro__):
+        with _replaced(inner, _rate(inner, lambda _: schedule(count))):
             yield
-
-
-@contextmanager
-def watch_schedule(optimizer: Any) -> Iterator[None]:
-    """Refuse a learning-rate schedule whose Python attributes change inside the context.
-
-    Servers and workers call it another number of times than one machine, or once in a traced function.
-
-    Raises:
-        UserError: The attributes have changed.
-    """
-    schedule = _schedule(optimizer)
-    before = _python_state(schedule)
-    yield
-    if _python_state(schedule) != before:
-        raise UserError(
-            f"the learning-rate schedule {type(schedule).__name__} changes its Python attributes when called, and "
-            "NFDT calls it more or less often than one machine: compute the rate from the step that it receives"
-        )
-
-
-def _schedule(optimizer: Any) -> Any:
-    rate = getattr(inner_optimizer(optimizer), "_learning_rate", None)
-    return rate if any(kind.__name__ == "LearningRateSchedule" for kind in type(rate).__mro__) else None
-
-
-def _python_state(schedule: Any) -> str:
-    """Return the attributes of Python's own types as text; "" without a schedule."""
-    held = getattr(schedule, "__dict__", {})
-    return repr({name: value for name, value in held.items() if type(value).__module__ == "builtins"})
+    else:
+        yield
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from fdt.ops import IdentityMap
 from fdt.process_group import RankPush, ReplicaGroup
 from fdt.typing import Vector
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate, watch_schedule
+from nfdt.model.settings import refuse_counting_rate
+from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
 from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
@@ -63,6 +64,7 @@ class OptimizerExchange:
         self.made_for, self.samples = made_for, samples  # in the current batch
         self.changed = False  # whether rank 0 has updated since the last synchronisation
         with tf.init_scope():
+            refuse_counting_rate(optimizer)
             self._count = count_of(optimizer)
             self._ahead = tf.Variable(0, dtype=self._count.dtype, trainable=False)
 
@@ -95,8 +97,7 @@ class OptimizerExchange:
         """Let `iterations` count rank 0's updates within the context; `own` of them belong to rank 0's own step."""
         then = self._count.read_value() + own
         self._count.assign_sub(self._ahead.read_value())
-        with watch_schedule(self._optimizer):
-            yield
+        yield
         self._ahead.assign(then - self._count.read_value())
         self._count.assign(then)
 

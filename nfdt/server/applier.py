@@ -19,7 +19,8 @@ from fdt.keras.variables import tensor_variable
 from fdt.ops import flat_call
 from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
-from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of, watch_schedule
+from nfdt.model.settings import refuse_counting_rate
+from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
 from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import Sent
 from nfdt.tree import TracedProgram, evaluate, lower
@@ -130,6 +131,7 @@ class ModelApplier:
 
     def __post_init__(self) -> None:
         self._updated = self.part if self.optimizer is None else replace(self.part, optimizer=self.optimizer)
+        refuse_counting_rate(self._updated.optimizer)
         self._zeros: dict[int, Tensor] = {}
         self._blank = tf.constant(0.0)  # placeholder for scalars that the compiled function reads itself
         self.refresh()
@@ -254,7 +256,7 @@ class ModelApplier:
                 self._apply(nodes, program)
             return outputs, self._read() if program.update is not None or changes else None
 
-        return tf.function(watch_schedule(self._updated.optimizer)(run), autograph=False)
+        return tf.function(run, autograph=False)
 
     def _scalars(self, counts: Tensor, first: int) -> list[Tensor]:
         optimizer = self._updated.optimizer

@@ -30,6 +30,7 @@ from fdt.keras.variables import assignments, moving_averages, tensor_variable
 from fdt.ops import all_finite, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
+from nfdt.model.settings import refuse_counting_rate
 from nfdt.model.shards import Ownership, pushed_others
 from nfdt.model.variables import count_of, schedule_at
 from nfdt.transport import Weights, WorkerGradient
@@ -113,6 +114,7 @@ class LocalStep:
     def __init__(self, trainable: Trainable) -> None:
         self.trainable, self.others = trainable, pushed_others(trainable)
         optimizer = trainable.model.optimizer
+        refuse_counting_rate(optimizer)
         self.count = count_of(optimizer)
         rate = optimizer.learning_rate
         rates = {id(tensor_variable(rate))} if hasattr(rate, "assign") else set()

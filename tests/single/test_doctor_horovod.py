@@ -86,7 +86,7 @@ def test_the_build_finds_this_environments_mpi_first_and_make_has_our_flags(monk
 def test_the_flags_of_the_build_include_headers_that_the_sources_forget(tmp_path):
     """Later GCCs do not include them with other headers. A source without any header stands for Horovod's."""
     source = tmp_path / "types.cc"
-    source.write_text("uint8_t x;\nstd::logic_error y{\"\"};\n")
+    source.write_text('uint8_t x;\nstd::logic_error y{""};\n')
     flags = horovod_build._environment(tmp_path, None, "c++")["CXXFLAGS"].split()
     assert subprocess.run(["c++", "-fsyntax-only", source], capture_output=True).returncode != 0
     subprocess.run(["c++", *flags, "-fsyntax-only", source], check=True)

@@ -41,24 +41,6 @@ def part_of(optimizer, values=(START,), others=(), dtype="float32"):
     return OwnedVariables(optimizer, trainable, frozen, [v for v in optimizer.variables if v.value.shape.rank == 0])
 
 
-def own_schedule(package, counts):
-    """A schedule of a script in `package`, Keras or tf_keras: 0.1 by its own code; with `counts` it keeps its calls."""
-
-    class Own(package.optimizers.schedules.LearningRateSchedule):
-        calls = (0,)
-
-        def __call__(self, step):
-            if counts:
-                self.calls = (*self.calls, 1)
-            self.last = 0.1 + 0.0 * tf.cast(step, tf.float32)
-            return self.last
-
-        def get_config(self):
-            return {}
-
-    return Own()
-
-
 def push(core, worker, number, grads, samples=1, **more):
     tensors = [None if g is None else tf.constant(g, tf.float32) for g in grads]
     return core.push(worker, number, WorkerGradient(tensors, samples, **more))
@@ -91,14 +73,6 @@ def test_tensorflow_and_numpy_agree(name, lib):
     got, applier = train(rule, schedule, lib.optimizers.SGD(0.1, momentum=0.5))
     npt.assert_allclose(got, schedules.train(rule, schedule, mu=0.5), rtol=1e-5)
     assert rule.waits or rule.holds or int(applier.part.optimizer.iterations) == len(schedule) // 2
-
-
-@pytest.mark.parametrize("package", [keras, tf_keras])
-def test_a_schedule_that_counts_its_calls_is_refused(package):
-    """The server calls it as it traces the update; one machine calls it in each step of a model that runs eagerly."""
-    train(algorithms.make("asgd"), SCHEDULE, package.optimizers.SGD(own_schedule(package, counts=False)))
-    with pytest.raises(UserError, match="the learning-rate schedule Own changes its Python attributes"):
-        train(algorithms.make("asgd"), SCHEDULE, package.optimizers.SGD(own_schedule(package, counts=True)))
 
 
 @pytest.mark.parametrize("name", algorithms.names())

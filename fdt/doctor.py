@@ -52,10 +52,10 @@ def common_checks() -> list[Check]:
 
 
 def python_check() -> Check:
-    """Check that this is a Python from 3.10 to 3.13."""
+    """Check that this is a Python from 3.10 to 3.14."""
     version = sys.version_info
-    fits = (3, 10) <= version[:2] <= (3, 13)
-    return Check("Python", ".".join(map(str, version[:3])), fits, "" if fits else "use Python 3.10 to 3.13")
+    fits = (3, 10) <= version[:2] <= (3, 14)
+    return Check("Python", ".".join(map(str, version[:3])), fits, "" if fits else "use Python 3.10 to 3.14")
 
 
 def tensorflow_check() -> Check:

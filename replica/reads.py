@@ -14,7 +14,7 @@ from fdt.patches import Patch
 from replica.convert import Converter
 from replica.tensors import EagerTensor, local_array, local_shape_of
 
-_AS_BUFFER = 160  # offset of tp_as_buffer in PyTypeObject, CPython 3.10 to 3.13 on 64 bits
+_AS_BUFFER = 160  # offset of tp_as_buffer in PyTypeObject, CPython 3.10 to 3.14 on 64 bits
 _GET = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
 
 
@@ -64,7 +64,7 @@ def _buffers(converter: Converter) -> Iterator[None]:
     """
     procs = ctypes.c_void_p.from_address(id(EagerTensor) + _AS_BUFFER).value
     if sys.maxsize < 2**32 or not procs:
-        raise RuntimeError("this Python does not let tensors' buffers be guarded; use CPython 3.10 to 3.13, 64 bits")
+        raise RuntimeError("this Python does not let tensors' buffers be guarded; use CPython 3.10 to 3.14, 64 bits")
     slot = ctypes.c_void_p.from_address(procs)
     before = slot.value
     own = _GET(before or 0)
@@ -90,4 +90,4 @@ def _verify_buffers(converter: Converter) -> None:
     whole, local = tf.constant([1.0, 2.0]), tf.constant([0.0])
     local._placement, local._replicated, local._global_shape = converter, whole, (2,)
     if np.asarray(local).tolist() != [1.0, 2.0]:
-        raise RuntimeError("this Python does not let tensors' buffers be guarded; use CPython 3.10 to 3.13, 64 bits")
+        raise RuntimeError("this Python does not let tensors' buffers be guarded; use CPython 3.10 to 3.14, 64 bits")

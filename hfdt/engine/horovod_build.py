@@ -25,7 +25,7 @@ SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 DROPPED = "xla_mpi_ops.cc"
 COMPILERS = ("c++", "g++", "clang++")
 # The sources use uint8_t and std::logic_error without their headers, which other headers of GCC 13 to 16 leave out, and
-# FlatBuffers has a template that is never instantiated and that GCC 15 refuses. Older compilers ignore the last flag, and clang warns.
+# FlatBuffers has a template that is never instantiated and that GCC 15 refuses. Older GCCs ignore the last flag.
 RECENT_GCC = "-include cstdint -include stdexcept -Wno-template-body"
 BYTES_PER_COMPILER = 1.5 * doctor.GIB  # memory: TensorFlow's headers are large
 

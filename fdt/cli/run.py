@@ -17,7 +17,7 @@ import click
 from fdt.cli import RunRequest, file_of
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import COMMAND, TYPED
-from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UsageError, UserError
 from fdt.security import check_directory
 from fdt.signals import GRACE_S, Ended
 
@@ -54,6 +54,8 @@ class Logs:
 def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) -> Iterator[Logs]:
     """Yield the user's --log-dir, or a private directory that is removed unless the run failed and has logs.
 
+    A run that is refused, or starts again, because of its capture (NeedsReplica) has no log that tells more.
+
     `resumed`: the logs in --log-dir are this run's own.
     """
     if chosen is not None:
@@ -62,6 +64,8 @@ def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) ->
     logs = Logs(Path(tempfile.mkdtemp(prefix=f"{engine}-")))
     try:
         yield logs
+    except NeedsReplica:
+        raise
     except UserError:
         logs.keep_files()
         raise
@@ -181,7 +185,7 @@ def _reported(
     from fdt.report.summary import Summary
 
     summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
-    code, why, failed = 1, "", True
+    code, why, failed, refused = 1, "", True, False
     with registered(request, noted, logs.directory) as run:
         reporters = Reporters([*_reporters(request, workers, logs, run), summary])
         try:
@@ -196,10 +200,11 @@ def _reported(
         except BaseException as error:
             summary.silence()
             code, why = _how_it_ended(error)
+            refused = isinstance(error, NeedsReplica)
             raise
         finally:
             try:
-                if summary.failed:
+                if summary.failed and not refused:
                     logs.keep_files()
                 reporters.ended(code, why)
                 reporters.close()

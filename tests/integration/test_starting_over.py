@@ -27,10 +27,12 @@ for step in range(3):
 
 
 def run(folder, script, *command):
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    """What the command did with the script. Its temporary directory is `folder`/temporary."""
+    path, temporary = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), folder / "temporary"
+    temporary.mkdir(exist_ok=True)
     return subprocess.run(
         [sys.executable, *command, script], cwd=folder, capture_output=True, text=True, timeout=180,
-        stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}, check=True,
+        stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)}, check=True,
     )  # fmt: skip
 
 
@@ -88,6 +90,7 @@ def test_a_fit_that_slices_cannot_train_is_divided_by_placements(tmp_path):
     assert "(L2Loss at fit_clipped_by_hand.py:20)" in divided.stderr
     assert "each rank has a part: the run starts again, and every rank runs the script" in divided.stderr
     assert "worker 0:    6 steps, 36 samples" in divided.stderr
+    assert not list(tmp_path.glob("temporary/hfdt-*")), "logs of the run that started again"
 
 
 @pytest.mark.timeout(400)

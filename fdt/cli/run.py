@@ -54,8 +54,6 @@ class Logs:
 def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) -> Iterator[Logs]:
     """Yield the user's --log-dir, or a private directory that is removed unless the run failed and has logs.
 
-    A run that is refused, or starts again, because of its capture (NeedsReplica) has no log that tells more.
-
     `resumed`: the logs in --log-dir are this run's own.
     """
     if chosen is not None:
@@ -64,10 +62,8 @@ def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) ->
     logs = Logs(Path(tempfile.mkdtemp(prefix=f"{engine}-")))
     try:
         yield logs
-    except NeedsReplica:
-        raise
-    except UserError:
-        logs.keep_files()
+    except UserError as error:
+        logs.keep |= not isinstance(error, NeedsReplica)  # a refused capture's line says all
         raise
     finally:
         if not (logs.keep and any(file.stat().st_size for file in logs.directory.glob("*.log"))):

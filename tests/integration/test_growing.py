@@ -53,7 +53,7 @@ def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
             replace(listed, "localhost:2\n")
             read_until(run.stdout, "1 slot of localhost joined; .* with -np 2 instead of 1")
             read_until(run.stdout, "^epoch")
-            replace(listed, "localhost:3\n")
+            replace(listed, "localhost:4\n")  # one more than --max-np
             read_until(run.stdout, "1 slot of localhost joined; .* with -np 3 instead of 2")
             read_until(run.stdout, "^epoch")
             join_and_leave(run, listed, logs)

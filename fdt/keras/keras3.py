@@ -74,7 +74,8 @@ class Keras3:
         return all(part is None or part.built for part in parts)
 
     def build(self, model: Model, spec: Any) -> None:
-        if type(model).train_step is keras.Model.train_step:
+        dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec) if each is not None)
+        if dense and type(model).train_step is keras.Model.train_step:  # Keras takes sparse tensors for dense ones here
             rows = _fixed_batch(model) or 2
             model._symbolic_build(data_batch=tf.nest.map_structure(lambda each: _with_batch(each, rows), spec))
         else:

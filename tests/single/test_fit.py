@@ -387,6 +387,24 @@ def test_a_batch_size_that_a_model_fixes_is_the_one_it_is_built_with(keras, clie
         assert len(model.fit(X[:40], Y[:40], **ARGUMENTS).history["loss"]) == ARGUMENTS["epochs"]
 
 
+def test_a_layer_that_takes_sparse_tensors_only(keras, client):
+    tf = importlib.import_module("tensorflow")
+
+    class Projected(keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(name="kernel", shape=(5, 4))
+
+        def call(self, inputs):
+            return tf.sparse.sparse_dense_matmul(inputs, self.kernel)
+
+    rows = keras.layers.Input((5,), sparse=True)
+    model = keras.Model(rows, keras.layers.Dense(3)(Projected()(rows)))
+    model.compile("sgd", model_zoo.crossentropy(keras))
+    batches = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(X), Y)).batch(8)
+    with remotely(client):
+        assert len(model.fit(batches, epochs=2, verbose=0).history["loss"]) == 2
+
+
 def test_a_layer_that_a_callback_freezes_between_eager_steps_is_refused(keras, client):
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, name="first"), keras.layers.Dense(3)])
     model.compile("sgd", model_zoo.crossentropy(keras), run_eagerly=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from google.protobuf.message import DecodeError
 
 from client_shim.resume.saved import Saved
@@ -24,6 +25,7 @@ from fdt import rundir, tensors
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.job import JobSpec
+from fdt.launch import sealed
 from fdt.network.reading import parse_cluster
 from fdt.process_group.streams import ConnectionLost, MessageStream
 from fdt.rpc import job_pb2
@@ -37,6 +39,7 @@ from tests.fuzz_sessions import sessions
 
 PROTOS = Path(__file__).parents[1] / "proto"
 CASES = 10_000
+CLUSTER = "link: {bandwidth: 1 Gbit/s}\nnodes:\n  - name: a\n    count: 2\n  - name: b\n    uplink: {latency: 1 ms}\n"
 STRUCTURE = b'{"dict": [["a", {"list": [0, null]}]]}'
 HUGE = (0, 1, -1, 2**31 - 1, 2**32 - 1, 2**62, 2**63 - 1)
 Decoder = Callable[[bytes], object]
@@ -170,9 +173,6 @@ def decoders(folder: Path) -> Iterator[Fuzzed]:
     rest = {"done": False, "stopped": False, "callbacks": [["A", {"b": 1}]], "left_out": [], "signature": {}}
     header = json.dumps({"epoch": 1, "seed": 5, "counts": [1, 0, 0], **plain, **rest})
     said = '{"event": "job", "workers": 2}\n{"event": "epoch", "epoch": 1, "logs": {"loss": 0.5}}\n'
-    cluster = (
-        "link: {bandwidth: 1 Gbit/s}\nnodes:\n  - name: a\n    count: 2\n  - name: b\n    uplink: {latency: 1 ms}\n"
-    )
     arrays = bytes(tensors.pack([np.arange(9), np.array(["a", "bc"], object)]))
     stream = b"\x0d\0\0\0\x02\0\0\0\0\0\0\0" + b'{"rank": 123}' + b"xy"
     wire, packet = Wire(b"k" * 32), PacketId(3, 1, 0)
@@ -182,6 +182,8 @@ def decoders(folder: Path) -> Iterator[Fuzzed]:
     ]
     (folder / "deadbeef").write_bytes(b"123456789")
     store, identity = LocalBlobs(folder), TlsIdentity("a").dumps().encode()
+    key = X25519PrivateKey.from_private_bytes(b"k" * sealed.KEY_BYTES)
+    for_key = sealed.seal(key.public_key().public_bytes_raw().hex(), "a token").encode()
     yield from message_decoders()
     yield from coordinators(folder, filled)
     yield from sessions(folder, filled)
@@ -193,10 +195,11 @@ def decoders(folder: Path) -> Iterator[Fuzzed]:
     yield "records", lambda rng: said.encode(), _records(folder), ()
     yield (
         "cluster files",
-        lambda rng: cluster.encode(),
+        lambda rng: CLUSTER.encode(),
         lambda data: parse_cluster(data.decode("latin-1")),
         (UserError,),
     )
+    yield "sealed messages", lambda rng: for_key, lambda data: sealed.unseal(key, _text(data)), (ValueError,)
     yield "identities", lambda rng: identity, lambda data: TlsIdentity.loads(_text(data)), (ValueError, TypeError)
     yield (
         "blob names",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from client_shim.capture.data import FEED, capture_data
+from client_shim.capture.data import FEED, FitValidation, capture_data
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, open_source
 from fdt.job import FitArguments
@@ -90,7 +90,7 @@ def drawn(flavor, engine, tmp_path):
     batches, validating, firsts, draws = Batches(), Batches(), [], []
     blobs = LocalBlobs(tmp_path)
     for _ in range(2):
-        given = {"validation_data": validating.generator, "validation_steps": 2, "model": None}
+        given = {"validation": FitValidation(validating.generator, steps=2), "model": None}
         captured = capture_data(flavor, blobs, batches.generator, **FIT, **given)
         line = Line(captured, blobs)
         seen = list(engine(line.sources))

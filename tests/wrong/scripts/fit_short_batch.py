@@ -6,8 +6,8 @@ import tensorflow as tf
 
 keras.backend.set_floatx("float64")
 keras.utils.set_random_seed(77)
-x = np.random.normal(size=(22, 4))
-y = np.random.normal(size=(22, 1))
+x = np.random.normal(size=(38, 4))
+y = np.random.normal(size=(38, 1))
 
 
 class Careful(keras.Model):
@@ -24,6 +24,6 @@ class Careful(keras.Model):
 inputs = keras.Input((4,))
 model = Careful(inputs, keras.layers.Dense(1)(inputs))
 model.compile(optimizer=keras.optimizers.SGD(0.05))
-history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
 print("error", [f"{v:.12g}" for v in history.history["error"]])
 print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

@@ -97,8 +97,7 @@ class Probe:
             if self._at(moved, counts, allow_inexact).reading is not found.reading:
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
         if self.by_script and exact and not allow_inexact:
-            self._check_larger()
-            self._check_last()
+            self._check_others()
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
         notes = self._aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
@@ -154,38 +153,31 @@ class Probe:
         held = () if self._terms.own_step else self._trainable.optimizer
         return Untouched(self._trainable, moved=moved, held=held, later=later, distant=distant)
 
-    def _check_larger(self) -> None:
-        """Compare gradients where inputs and variables are larger, if all is computed in float64.
+    def _check_others(self) -> None:
+        """Compare gradients of other batches than the first, if all is computed in float64.
 
-        A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean.
+        A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean. So inputs
+        and variables are larger, or the variables alone where the step cannot compute such inputs. The last batch may
+        have fewer rows, and so slices of other sizes.
 
         Raises:
             NeedsReplica: Slices and the whole differ there.
         """
-        difference = math.nan
-        for batch in (larger(self._batch), self._batch):
-            if self._tolerance == EXACT and math.isnan(difference):
-                difference = self._difference_of(batch, distant=True)
+        if self._tolerance != EXACT:
+            return
+        difference = self._difference_of(larger(self._batch), distant=True)
+        if math.isnan(difference):
+            difference = self._difference_of(self._batch, distant=True)
+        self._require(difference, "larger numbers", "have a sum over samples beside a mean")
+        if self._short is not None:
+            rows = f"the {int(source.rows(self._short))} rows of the last one"
+            self._require(self._difference_of(self._short, distant=False), rows, "depend on the number of rows")
+
+    def _require(self, difference: float, where: str, why: str) -> None:
         if not _fine(difference, ROUNDED):
             parts = ", ".join(script_parts(self._trainable.model)[:3])
             raise needs_replica(
-                f"the gradients of a batch's slices add up for the first batch, but not for larger numbers: {parts} may"
-                " have a sum over samples beside a mean"
-            )
-
-    def _check_last(self) -> None:
-        """Compare gradients of as many rows as the last batch has: slices of those have other sizes.
-
-        Raises:
-            NeedsReplica: Slices and the whole differ there.
-        """
-        if self._short is None or self._tolerance != EXACT:
-            return
-        if not _fine(self._difference_of(self._short, distant=False), ROUNDED):
-            parts = ", ".join(script_parts(self._trainable.model)[:3])
-            raise needs_replica(
-                "the gradients of a batch's slices add up for the first batch, but not for the"
-                f" {int(source.rows(self._short))} rows of the last one: {parts} may depend on the number of rows"
+                f"the gradients of a batch's slices add up for the first batch, but not for {where}: {parts} may {why}"
             )
 
     def _difference_of(self, batch: Any, *, distant: bool) -> float:

@@ -26,7 +26,7 @@ from fdt.typing import Optimizer
 from nfdt import algorithms
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import check_splittable
-from nfdt.model.variables import count_of, is_sgd
+from nfdt.model.variables import count_of, is_schedule, is_sgd
 from nfdt.options import Options
 
 
@@ -174,8 +174,7 @@ def refuse_counting_rate(optimizer: Any) -> None:
     rate = getattr(inner, "_hyper", {}).get("learning_rate", getattr(inner, "_learning_rate", None))
     if not callable(rate) or hasattr(rate, "shape"):
         return
-    has_step = any(kind.__name__ == "LearningRateSchedule" for kind in type(rate).__mro__)
-    graph, steps = func_graph.FuncGraph("rate"), [count_of(optimizer)] if has_step else []
+    graph, steps = func_graph.FuncGraph("rate"), [count_of(optimizer)] if is_schedule(rate) else []
     with suppress(Exception), graph.as_default():  # of the script's code, which may not be traced at all
         for _ in range(2):
             rate(*steps)

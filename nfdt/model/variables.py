@@ -173,12 +173,17 @@ def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
             yield
 
 
+def is_schedule(rate: Any) -> bool:
+    """Return whether a learning rate is a LearningRateSchedule of Keras or tf_keras, which is called with the step."""
+    return any(kind.__name__ == "LearningRateSchedule" for kind in type(rate).__mro__)
+
+
 @contextmanager
 def schedule_at(optimizer: Any, count: Any) -> Iterator[None]:
     """Evaluate the learning-rate schedule at step `count` inside the context, instead of the optimizer's own step."""
     inner = inner_optimizer(optimizer)
     schedule: Any = getattr(inner, "_learning_rate", None)
-    if any(kind.__name__ == "LearningRateSchedule" for kind in type(schedule).__mro__):
+    if is_schedule(schedule):
         with _replaced(inner, _rate(inner, lambda _: schedule(count))):
             yield
     else:

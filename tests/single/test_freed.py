@@ -291,7 +291,7 @@ def test_each_call_has_a_thread_that_ends_with_it():
 
 def test_a_store_keeps_nothing_of_a_client_that_has_ended(store):
     """pathlib keeps each pattern of a glob, compiled: 0.7 kB a client."""
-    ref, other = LocalBlobs(store.directory, "0a").put(b"x"), store.put(b"y")
+    ref, other = (LocalBlobs(store.directory, owner).put(b"x") for owner in ("0a", "0b"))
     before = fnmatch._compile_pattern.cache_info().currsize
     store.drop_of("0a")
     assert not store.holds(ref.id) and store.holds(other.id)

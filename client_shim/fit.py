@@ -8,8 +8,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from client_shim import row_orders
 from client_shim.call import FitCall, Original, without_nothing
-from client_shim.capture.data import Captured, is_dataset
+from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.engine_channel import EngineChannel
@@ -22,7 +23,7 @@ from client_shim.summary import summarize
 from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
 from fdt.errors import NeedsReplica, WorkerError
-from fdt.job import BatchHooks, GraphData, is_on
+from fdt.job import BatchHooks, is_on
 from fdt.keras import attribute
 from fdt.rpc.session_pb2 import Ready
 from fdt.signals import held_back, released
@@ -78,7 +79,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             if captured.feed is not None:
                 captured.feed.skip(fit_checkpoints.first)
             ClientValidation(call, captured, fit_checkpoints.first).skip()
-            return _with_orders_owed(call, captured, fit_checkpoints.replay())
+            return row_orders.owed(call, captured, fit_checkpoints.replay())
         job = make_job(
             run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
         )
@@ -87,22 +88,10 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         if run.instead is not None:
             return run.instead(fit)
         history = _train(fit)
-        return _with_orders_owed(call, captured, history)
+        return row_orders.owed(call, captured, history)
     finally:
         for ref in refs:
             run.blobs.drop(ref)
-
-
-def _with_orders_owed(call: FitCall, captured: Captured, history: Any) -> Any:
-    """Return `history`. The script's dataset is owed the iterators that workers made of it."""
-    if isinstance(captured.train, GraphData) and is_dataset(call.arguments["x"]) and history.epoch:
-        from client_shim.capture import orders
-        from fdt.data import iterators_of_fit
-
-        epochs = history.epoch[-1] + 1 - max(call.arguments["initial_epoch"] or 0, 0)
-        made = iterators_of_fit(captured.train, call.steps_per_epoch, epochs, call.flavor.name)
-        orders.owe(call.arguments["x"], made)
-    return history
 
 
 def _fit_checkpoints(
@@ -138,6 +127,10 @@ def _converse(fit: CapturedFit, talk: EngineChannel) -> Any:
     trained = run.fits > 1 or fit_checkpoints is not None
     check = _program_check(fit.call, job.program.digest, trained=trained)
     remote = Remote(job, fit.trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check)
+    first = fit_checkpoints.first if fit_checkpoints is not None else fit.call.arguments["initial_epoch"] or 0
+    validation = ClientValidation(fit.call, fit.captured, first)
+    if fit.captured.in_turn:
+        validation.skip()  # before the feeder draws
     feeder = fit.captured.start_feeder(talk, run.blobs, job.id, job.fit.initial_epoch)
     try:
         ready = started(remote, feeder, trained=trained, starts_over=run.settings.starts_over)
@@ -146,8 +139,8 @@ def _converse(fit: CapturedFit, talk: EngineChannel) -> Any:
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
         run.reporters.job(summarize(fit, ready.steps_per_epoch))
-        with run.preemption.training():
-            history = _loop(fit, remote, ready.steps_per_epoch)
+        with run.preemption.training(), row_orders.kept(fit.call, fit.captured):
+            history = _loop(fit, remote, validation, ready.steps_per_epoch)
             remote.finish()
             if fit_checkpoints is not None:
                 fit_checkpoints.finished()
@@ -204,7 +197,7 @@ def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[],
     return check
 
 
-def _loop(fit: CapturedFit, remote: Remote, steps: int) -> Any:
+def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps: int) -> Any:
     """Run Keras's own `fit` with its train function replaced."""
     call, fit_checkpoints = fit.call, fit.fit_checkpoints
     arguments, model = call.arguments, call.model
@@ -227,7 +220,6 @@ def _loop(fit: CapturedFit, remote: Remote, steps: int) -> Any:
         own["initial_epoch"], own["epochs"] = fit_checkpoints.first, fit_checkpoints.last
     own["validation_data"] = fit.captured.validation_data
     own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
-    validation = ClientValidation(call, fit.captured, own["initial_epoch"] or 0)
     evaluate = validation.evaluate if fit.job.validation is None else _evaluate(call, remote, stepwise)
     x = _virtual(steps if stepwise else 1)
     with _replaced(call, remote, stepwise, evaluate):

@@ -48,6 +48,7 @@ class Captured:
         facts: Facts about the training data.
         refs: Blobs to drop when the job is over.
         feed: How the client draws the training batches; None where workers read them.
+        in_turn: Whether training and validation draw their orders from one shuffle, in the client.
     """
 
     train: Data
@@ -57,6 +58,7 @@ class Captured:
     facts: Facts
     refs: list[BlobRef] = field(default_factory=list)
     feed: "FeedPlan | None" = None
+    in_turn: bool = False
 
     def start_feeder(self, talk: "EngineChannel", blobs: Blobs, job: str, first: int = 0) -> "Feeder | None":
         """Start the thread that draws and sends the training batches; return None where workers read the data.
@@ -151,21 +153,42 @@ def capture_data(
         (x, y, sample_weight), rest = arrays.split(flavor, (x, y, sample_weight), validation.split)
         validation = replace(validation, data=rest)
     side = FitData(x, y, sample_weight, class_weight=dict(class_weight) if class_weight else None, **training)
-    captured = replace(_capture_training(flavor, blobs, _as_pipeline(side), divide), validation_data=validation.data)
-    if validation.data is None or not validate_remotely:
+    captured = _capture_training(flavor, blobs, _as_pipeline(side), validation.data, divide)
+    if validation.data is None or not validate_remotely or _shuffled(validation.data) is not None:
         return captured
     data = _capture_validation(flavor, blobs, validation, side.batch_size, divide)
     return captured if data is None else replace(captured, validation=data, refs=captured.refs + _refs(data))
 
 
-def _capture_training(flavor: str, blobs: Blobs, side: FitData, divide: bool) -> Captured:
-    taken, feed = _take(flavor, blobs, side, divide), None
+def _shuffled(validation_data: Any) -> Any:
+    """Return the validation's dataset if each validation reads its rows in another order; otherwise None."""
+    dataset = None if validation_data is None else unpacked(validation_data)[0]
+    if not is_dataset(dataset):
+        return None
+    from client_shim.capture import orders
+
+    return dataset if orders.is_reshuffled(dataset) else None
+
+
+def _share_a_shuffle(x: Any, shuffled: Any) -> bool:
+    if shuffled is None or not is_dataset(x):
+        return False
+    from client_shim.capture import orders
+
+    return orders.share_a_shuffle(x, shuffled)
+
+
+def _capture_training(flavor: str, blobs: Blobs, side: FitData, validation_data: Any, divide: bool) -> Captured:
+    in_turn = _share_a_shuffle(side.x, _shuffled(validation_data))
+    shared = "its validation data have the same shuffle, so that each reads in an order that the other changes"
+    taken, feed = shared if in_turn else _take(flavor, blobs, side, divide), None
     if isinstance(taken, str):
         from client_shim.capture import feeds
 
         feed = feeds.plan(flavor, side)
         taken = _fed(feed, blobs, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
-    return Captured(taken.data, None, None, taken.spec, taken.facts, refs=_refs(taken.data), feed=feed)
+    refs = _refs(taken.data)
+    return Captured(taken.data, None, validation_data, taken.spec, taken.facts, refs, feed, in_turn)
 
 
 def _capture_validation(

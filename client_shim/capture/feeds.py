@@ -14,6 +14,7 @@ from client_shim.feed import Epochs
 from fdt.errors import CaptureError
 
 _GENERATORS = "GeneratorDataAdapter"  # the adapter's name in both flavors
+_DATASETS = "DatasetAdapter"  # in tf_keras
 _NOTHING = {"OptionalSpec", "NoneTensorSpec"}  # the specs of None in Keras and tf.data
 
 
@@ -120,13 +121,18 @@ def _of_epoch_iterator(loop: Any, first: int, last: int) -> FeedPlan:
 def _tf_keras(arguments: FitData) -> FeedPlan:
     from fdt.compat.tf_keras import data_adapter
 
-    return of_loop(data_adapter.DataHandler(**vars(arguments)))
+    loop = data_adapter.DataHandler(**vars(arguments))
+    if type(loop._adapter).__name__ == _DATASETS and loop._adapter.should_recreate_iterator():
+        loop._dataset = _MadeWhenRead(loop._dataset)
+    return of_loop(loop)
 
 
 def _of_data_handler(loop: Any) -> FeedPlan:
     ahead, iterators, original = 0, [None], loop.enumerate_epochs
 
     def enumerated() -> Iterator[tuple[int, Any]]:
+        if isinstance(loop._dataset, _MadeWhenRead):
+            loop._dataset.begin()
         for epoch, iterators[0] in original():
             yield epoch, iterators[0]
 
@@ -151,6 +157,30 @@ def _of_data_handler(loop: Any) -> FeedPlan:
         _draw(iterators[0], ahead)
 
     return FeedPlan(epochs, loop._dataset.element_spec, loop.inferred_steps, draw_ahead)
+
+
+class _MadeWhenRead:
+    """A dataset whose iterators are made when they are read, but for the first, which tf_keras never reads.
+
+    tf_keras makes the iterator of an epoch when the epoch begins. A validation before it may draw an order of the same
+    shuffle.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self.element_spec = dataset, dataset.element_spec
+        self._begins = True
+
+    def begin(self) -> None:
+        """Make the next iterator at once."""
+        self._begins = True
+
+    def __iter__(self) -> Iterator[Any]:
+        begins, self._begins = self._begins, False
+        return iter(self._dataset) if begins else _elements(self._dataset)
+
+
+def _elements(dataset: Any) -> Iterator[Any]:
+    yield from dataset
 
 
 def _as_asked(dataset: Any) -> tuple[Any, int]:

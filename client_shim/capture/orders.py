@@ -4,6 +4,9 @@ A seeded shuffle draws another order for each iterator. So the order of a `fit` 
 look at a batch, `adapt`, or an earlier `fit`. Workers make an earlier `fit`'s iterators in its place; the script's own
 dataset is owed them, and gets them when the script reads it again.
 
+Validation data that share the shuffle draw orders between the epochs, so the client draws both. So does it draw all
+validation data of which each iterator reads other rows.
+
 Each iterator draws one order where a pipeline has one shuffle and, behind it, only steps that read it once. Another
 pipeline that the script has read is drawn by the client; after a `fit` on workers it starts anew, as does one with a
 cache of shuffled rows, which keeps the order of the first `fit`.
@@ -17,9 +20,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from client_shim.replica.steps import where
 from fdt.compat.tensorflow import api, dataset_ops, iterator_ops
 from fdt.data import division
 from fdt.data.pipeline import Refused
+from fdt.errors import UserError
 from fdt.ops import IdentityMap
 from fdt.patches import Patch, patched, replace
 from fdt.typing import Dataset
@@ -62,6 +67,7 @@ class _Orders:
 
 _OF: IdentityMap[_Orders] = IdentityMap()
 _ACTIVE: list[bool] = []  # not empty while the script's iterators are counted
+_TRAINED_ON: list[Any] = []  # the seeded shuffles of the dataset that workers read now
 
 
 @contextlib.contextmanager
@@ -106,6 +112,31 @@ def owe(dataset: Dataset, count: int) -> None:
         _of(next(filter(_reshuffles, stages))).owe(count)
 
 
+def is_reshuffled(dataset: Dataset) -> bool:
+    """Return whether each iterator of `dataset` draws an order that is the same in each run of the script."""
+    return bool(_seeded_shuffles(dataset))
+
+
+def share_a_shuffle(first: Dataset, second: Dataset) -> bool:
+    """Return whether iterators of one dataset change the order of the other, in the same way in each run."""
+    shuffles = _seeded_shuffles(first)
+    return any(stage is shuffle for stage in _seeded_shuffles(second) for shuffle in shuffles)
+
+
+@contextlib.contextmanager
+def trained_on(dataset: Dataset) -> Iterator[None]:
+    """Refuse within the context that the script makes an iterator that changes the order of the next epoch.
+
+    Raises:
+        UserError: From the script's own line, if it makes one.
+    """
+    _TRAINED_ON.extend(_seeded_shuffles(dataset))
+    try:
+        yield
+    finally:
+        _TRAINED_ON.clear()
+
+
 def _made(original: Any, iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
     if dataset is not None:
         _draw(dataset)
@@ -126,7 +157,14 @@ def _counting(original: Any) -> Any:
 def _draw(dataset: Any) -> None:
     """Count one iterator of `dataset`, after those that are owed."""
     eagerly = tf.executing_eagerly()
-    for stage in filter(division.state_of, _stages(dataset)):
+    stages = _stages(dataset)
+    if any(stage is shuffle for stage in stages for shuffle in _TRAINED_ON):
+        raise UserError(
+            "a callback must not read the shuffled rows that fit trains on: each reading gives the next epoch another "
+            f"order. Received: an iterator at {where()}; give the shuffle reshuffle_each_iteration=False, or use "
+            "--capture replica"
+        )
+    for stage in filter(division.state_of, stages):
         for _ in range(_of(stage).settle() if eagerly else 0):
             iter(stage)
         _of(stage).draw(eagerly=eagerly)
@@ -151,6 +189,10 @@ def _stages(dataset: Any) -> list[Any]:
 def _reshuffles(stage: Any) -> bool:
     """Return whether the dataset is a shuffle that draws an order for each iterator."""
     return division.state_of(stage) == "shuffle"
+
+
+def _seeded_shuffles(dataset: Dataset) -> list[Any]:
+    return [stage for stage in _stages(dataset) if _reshuffles(stage) and _is_seeded(stage)]
 
 
 def _is_seeded(shuffle: Any) -> bool:

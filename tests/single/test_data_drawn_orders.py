@@ -6,11 +6,13 @@ import tensorflow as tf
 import tf_keras
 
 from client_shim.capture import orders
+from client_shim.capture.data import FitValidation, capture_data
 from client_shim.capture.datasets import capture
 from fdt.blobs import LocalBlobs
 from fdt.data import iterators_of_fit, open_source
 from fdt.data.pipeline import Refused
-from fdt.job import FitArguments
+from fdt.errors import UserError
+from fdt.job import FeedData, FitArguments, GraphData
 from tests.single.data_orders import order_of_fit
 
 ROWS = 48
@@ -205,3 +207,42 @@ def test_a_pipeline_of_many_parts_is_read():
     for _ in range(1100):
         data = data.concatenate(tf.data.Dataset.range(1))
     assert sum(1 for _ in data) == 1101
+
+
+def of_fit(blobs, data, validation):
+    return capture_data("keras", blobs, data, validation=FitValidation(validation))
+
+
+@pytest.mark.parametrize("derived", [lambda data: data, lambda data: data.take(1), lambda data: data.skip(1).cache()])
+def test_the_client_draws_training_and_validation_that_share_a_shuffle(blobs, derived):
+    data = shuffled()
+    captured = of_fit(blobs, data, derived(data))
+    assert isinstance(captured.train, FeedData) and captured.in_turn
+    assert captured.validation is None
+    assert "the same shuffle" in captured.facts.note
+
+
+def test_the_client_draws_validation_data_that_are_shuffled(blobs):
+    captured = of_fit(blobs, shuffled(), shuffled())
+    assert isinstance(captured.train, GraphData) and not captured.in_turn
+    assert captured.validation is None
+
+
+def test_workers_read_validation_data_whose_order_stays_or_is_another_in_each_run(blobs):
+    whole = tf.data.Dataset.range(ROWS).map(lambda n: (tf.cast([n], tf.float32), n))
+    for data in (
+        whole.batch(16),
+        whole.shuffle(ROWS, seed=1, reshuffle_each_iteration=False).batch(16),
+        whole.shuffle(ROWS).batch(16),
+    ):
+        captured = of_fit(blobs, data.map(lambda *row: row), data)
+        assert isinstance(captured.train, GraphData) and isinstance(captured.validation, GraphData)
+
+
+def test_a_callback_must_not_read_what_workers_shuffle():
+    data = shuffled()
+    with orders.trained_on(data):
+        first_labels(shuffled())
+        with pytest.raises(UserError, match="a callback must not read the shuffled rows.* Received: an iterator at "):
+            first_labels(data.take(1))
+    first_labels(data)

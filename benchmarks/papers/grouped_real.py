@@ -66,11 +66,11 @@ def draw(results: Results, figure: Any) -> None:
 
 
 def measured(results: Results) -> str:
-    cells = (
+    cells = ", ".join(
         f"{label} {seconds(results, 'real', label):.1f} s (simulated {seconds(results, 'simulated', label):.1f})"
         for label in ALGORITHMS
     )
-    return f"An epoch of {BATCHES} batches, real workers: {', '.join(cells)}. nan: not run yet."
+    return f"An epoch of {BATCHES} batches, real workers: {cells}." + " nan: not run yet." * ("nan" in cells)
 
 
 def tables(results: Results) -> Iterator[Table]:

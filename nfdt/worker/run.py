@@ -108,6 +108,11 @@ class WorkerJob:
         self._finishing = False
         self._vary_seeds()
         self._step.trace(self._sources[0].element_spec, self._owned)
+        if step.adds_rows and member.size == 1:
+            self.notes.append(
+                "gradients of an index that a batch repeats are added before the optimizer squares them: numbers are "
+                "not those of one machine, where Keras squares each; hfdt run has them"
+            )
 
     def start(self) -> None:
         """Start one thread per lane."""

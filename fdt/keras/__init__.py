@@ -22,56 +22,43 @@ class Flavor(Protocol):
     # -- variables: no variable is in two lists, but `seeds` is a part of `non_trainable` ---------------------------
     def trainable(self, model: Model) -> list[Variable]:
         """Return the trainable variables."""
-        ...
 
     def non_trainable(self, model: Model) -> list[Variable]:
         """Return the model's variables that are neither trainable nor of a metric."""
-        ...
 
     def seeds(self, model: Model) -> list[Variable]:
         """Return the states of the random number generators."""
-        ...
 
     def optimizers(self, model: Model) -> list[Optimizer]:
         """Return `model.optimizer`, then the optimizers that custom training steps keep as attributes."""
-        ...
 
     def optimizer(self, model: Model) -> list[Variable]:
         """Return the variables of all optimizers: iterations, learning rates, slots, loss scales."""
-        ...
 
     def metrics(self, model: Model) -> list[Variable]:
         """Return the variables of the metrics in the order of `model.metrics`, including the loss trackers."""
-        ...
 
     # -- programs ---------------------------------------------------------------------------------------------------
     def refuse(self, model: Model) -> None:
         """Raise CaptureError for a model that cannot be sent to workers whatever it contains."""
-        ...
 
     def compiled(self, model: Model) -> bool:
         """Return whether the model is compiled."""
-        ...
 
     def steps_per_execution(self, model: Model) -> int:
         """Return the training steps of one call of the train function."""
-        ...
 
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         """Set the steps of one call; another number makes Keras trace its functions again."""
-        ...
 
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         """Return Keras's report for a loop whose last step returned `logs`: the metrics' results, or those logs."""
-        ...
 
     def built(self, model: Model) -> bool:
         """Return whether all variables of the model, the optimizers and the metrics exist."""
-        ...
 
     def build(self, model: Model, spec: Any) -> None:
         """Create the missing variables as the first training step would. `spec`: (x, y, weights) of TensorSpecs."""
-        ...
 
     def dumps(self, model: Model) -> tuple[bytes, list[Variable]]:
         """Pickle the built, compiled model by value, without the values of its variables; `pickling.loads` reads it.
@@ -82,20 +69,16 @@ class Flavor(Protocol):
         Raises:
             CaptureError: An attribute cannot be pickled.
         """
-        ...
 
     def settings(self) -> dict[str, Any]:
         """Return the global settings that training depends on (float type, data format, dtype policy), as JSON."""
-        ...
 
     def apply_settings(self, settings: dict[str, Any]) -> None:
         """Set the global settings that `settings` returned."""
-        ...
 
     # -- training ---------------------------------------------------------------------------------------------------
     def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:
         """Within the context, call `apply(original_apply, gradients, variables)` instead of the optimizer's own."""
-        ...
 
 
 def refuse_strategy(strategy: Any) -> None:

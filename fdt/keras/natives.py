@@ -56,11 +56,9 @@ class ValueLookup(Protocol):
 
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """Return the initial value of a placeholder of `variable`: an array, or Zeros."""
-        ...
 
     def keep_value(self, variable: Any) -> None:
         """Write `variable` with its value."""
-        ...
 
 
 class Zeros:

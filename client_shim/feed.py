@@ -13,11 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.call import trimmed
-from client_shim.engine_channel import EngineChannel
 from fdt.blobs import Blobs
 from fdt.job import FEED_WINDOW
 from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.service.client import Conversation
 from fdt.tensors import flatten
 
 Epochs = Callable[[], Generator[tuple[int, Iterator[Any]], None, None]]  # (epoch, its batches), each drawn on demand
@@ -42,7 +42,7 @@ class Feeder:
         self,
         name: str,
         epochs: Epochs,
-        talk: EngineChannel,
+        talk: Conversation,
         blobs: Blobs,
         job: str,
         first: int = 0,

@@ -13,7 +13,6 @@ from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
-from client_shim.engine_channel import EngineChannel
 from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
 from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
@@ -31,6 +30,7 @@ from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
     from client_shim.feed import Feeder
+    from fdt.service.client import Conversation
 
 
 def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -117,12 +117,12 @@ def _fit_checkpoints(
 
 def _train(fit: CapturedFit) -> Any:
     with held_back():
-        talk: EngineChannel = fit.run.client.train()
+        talk: Conversation = fit.run.client.train()
     with held_back(talk.interrupt):
         return _converse(fit, talk)
 
 
-def _converse(fit: CapturedFit, talk: EngineChannel) -> Any:
+def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
     run, job, fit_checkpoints = fit.run, fit.job, fit.fit_checkpoints
     trained = run.fits > 1 or fit_checkpoints is not None
     check = _program_check(fit.call, job.program.digest, trained=trained)

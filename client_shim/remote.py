@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from client_shim.engine_channel import EngineChannel
 from client_shim.preemption import Preemption
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
@@ -23,6 +22,7 @@ from fdt.typing import Array
 if TYPE_CHECKING:
     from client_shim.feed import Feeder
     from client_shim.resume.checkpointing import FitCheckpoints
+    from fdt.service.client import Conversation
 
 
 class Remote:
@@ -32,7 +32,7 @@ class Remote:
         self,
         job: JobSpec,
         trainable: Trainable,
-        talk: EngineChannel,
+        talk: "Conversation",
         blobs: Blobs,
         reporters: Reporters,
         fit_checkpoints: "FitCheckpoints | None" = None,

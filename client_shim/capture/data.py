@@ -16,8 +16,8 @@ from fdt.tensors import flatten, unflatten
 
 if TYPE_CHECKING:  # modules that need TensorFlow are imported where they are used, after the script imports it
     from client_shim.capture.feeds import FeedPlan
-    from client_shim.engine_channel import EngineChannel
     from client_shim.feed import Feeder
+    from fdt.service.client import Conversation
 
 DEFAULT_BATCH = 32  # Keras's default
 FEED = "training"  # the name of a job's only feed
@@ -60,7 +60,7 @@ class Captured:
     feed: "FeedPlan | None" = None
     in_turn: bool = False
 
-    def start_feeder(self, talk: "EngineChannel", blobs: Blobs, job: str, first: int = 0) -> "Feeder | None":
+    def start_feeder(self, talk: "Conversation", blobs: Blobs, job: str, first: int = 0) -> "Feeder | None":
         """Start the thread that draws and sends the training batches; return None where workers read the data.
 
         Args:

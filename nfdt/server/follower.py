@@ -63,9 +63,6 @@ class FollowerShardService:
             before.put(None)
         return replies
 
-    def ask(self, worker: int, session: Replies | None = None) -> None:
-        """Do nothing: the reply that shard 0 decides arrives in the queue."""
-
     def push(self, worker: int, number: int, gradient: WorkerGradient, session: Replies | None = None) -> bool:
         """Stage the gradient. Return False: no reply follows in the queue."""
         with self._lock:
@@ -73,11 +70,10 @@ class FollowerShardService:
                 self._staged[worker] = gradient
         return False
 
-    def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
-        """Do nothing: shard 0 handles it."""
+    def _left_to_shard_0(self, *_: object) -> None:
+        """Do nothing: shard 0 handles it and logs the consequences. A reply that it decides arrives in the queue."""
 
-    def lose(self, rank: int, incarnation: int) -> None:
-        """Do nothing: shard 0 handles it and logs the consequences."""
+    ask = end_of_data = lose = _left_to_shard_0
 
     # -- the engine's commands, and shard 0's log ------------------------------------------------------------
 
@@ -85,17 +81,7 @@ class FollowerShardService:
         """Queue the state that the client changed; the log's `load` entry applies it."""
         self._epochs.put(changed)
 
-    def step(self, changed: State) -> None:
-        """Do nothing: shard 0 handles it."""
-
-    def stop_epoch(self) -> None:
-        """Do nothing: shard 0 handles it."""
-
-    def suspend(self) -> None:
-        """Do nothing: shard 0 handles it."""
-
-    def finish(self) -> None:
-        """Do nothing: shard 0 handles it."""
+    step = stop_epoch = suspend = finish = _left_to_shard_0
 
     def restore(self, ref: BlobRef) -> None:
         """Load a snapshot, before the first session."""

@@ -13,7 +13,7 @@ import numpy as np
 from fdt.errors import UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable, variables_of_slots
 from fdt.typing import Array
-from nfdt.model.variables import OwnedVariables, is_pushable, is_scalar
+from nfdt.model.variables import OwnedVariables, is_pushable
 
 
 def owners(sizes: Sequence[int], shards: int, trainable: int) -> list[int]:
@@ -61,18 +61,13 @@ def own(trainable: Any, shard: int, shards: int) -> Ownership:
     owner = owners(sizes, shards, count)
     mine = [i for i in range(count) if owner[i] == shard]
     my_others = [i for i in range(len(others)) if owner[count + i] == shard]
-    scalars = [v for v in optimizer_variables(trainable) if is_scalar(v)] if shard == 0 else []
+    scalars = [v for v in trainable.optimizer if tensor_variable(v).shape.rank == 0] if shard == 0 else []
     part = OwnedVariables(optimizer, [trainable.trainable[i] for i in mine], [others[i] for i in my_others], scalars)
     by_id = {id(v): count + i for i, v in enumerate(trainable.non_trainable)}
     model = [*mine, *(by_id[id(others[i])] for i in my_others)]
     slots = slot_owners(optimizer, trainable.trainable, owner)
     optimizer_positions = [i for i, v in enumerate(trainable.optimizer) if slots.get(id(v), 0) == shard]
     return Ownership(part, mine, my_others, model, optimizer_positions)
-
-
-def optimizer_variables(trainable: Any) -> list[Any]:
-    """Return the optimizer's variables."""
-    return list(trainable.optimizer)
 
 
 def pushed_others(trainable: Any) -> list[Any]:

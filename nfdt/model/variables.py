@@ -134,11 +134,6 @@ def is_pushable(variable: Variable) -> bool:
     return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
 
 
-def is_scalar(variable: Variable) -> bool:
-    """Return whether the variable is 0-d."""
-    return bool(tensor_variable(variable).shape.rank == 0)
-
-
 def current_rate(optimizer: Any) -> Any:
     """Return the current learning rate as a 0-d float32 tensor. A schedule is evaluated at `iterations`."""
     rate = optimizer.learning_rate

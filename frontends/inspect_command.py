@@ -6,13 +6,13 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdt.cli.options import DEFAULT_WORKERS, REPORTS, apply, seed_option, workers_option
+from fdt.cli.options import DEFAULT_WORKERS, REPORTS, seed_option, together, workers_option
 from fdt.cli.program import ScriptCommand, option
 from fdt.environment import quiet_import
 from frontends.settings import config_options
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from client_shim.inspection import Inspection
     from client_shim.replica.detection import CaptureDetection
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-
-def _options(function: Decorated) -> Decorated:
-    """Add the options of `inspect` that both engines have."""
-    as_json = option(
-        REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout."
-    )
-    return config_options(apply([workers_option, seed_option, as_json], function))
+_options = together(  # that both engines have
+    config_options,
+    workers_option,
+    seed_option,
+    option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout."),
+)
 
 
 _COST = "Let workers train for some seconds and print memory and time of 1, 2, 4 and 8.  [default: --cost]"

@@ -5,21 +5,19 @@ over the other tables, and an engine's own table, such as [nfdt.run], over the s
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from fdt.cli import value_of
-from fdt.cli.options import apply
+from fdt.cli.options import together
 from fdt.cli.program import SETTINGS, option
 from fdt.errors import UsageError, UserError
 from frontends.config import COMMANDS, ENGINES, PROFILES, ConfigFile, Keys, find, nearest
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 PROFILE, NO_CONFIG, RESUME = "--profile", "--no-config", "--resume"
 UNSET = ("module", "resume", "profile", "no_config")  # parameters that are given on a command line only
@@ -42,18 +40,6 @@ class Setting:
         return [f"{name}={self.value}"]
 
 
-def config_options(function: Decorated) -> Decorated:
-    """Add --profile and --no-config."""
-    profile = "Use the tables of this profile of the configuration file, too.  [default: HFDT_PROFILE or NFDT_PROFILE]"
-    none = "Read neither a configuration file nor HFDT_* and NFDT_* variables. `config` shows what they set."
-    group = "Configuration"
-    add = [
-        option(group, PROFILE, metavar="NAME", expose_value=False, shell_complete=profiles, help=profile),
-        option(group, NO_CONFIG, is_flag=True, expose_value=False, help=none),
-    ]
-    return apply(add, function)
-
-
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the profiles that a shell offers; none where the file is wrong."""
     try:
@@ -61,6 +47,14 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     except UserError:
         return []
     return [name for name in (config.table((PROFILES,)) if config else ()) if name.startswith(incomplete)]
+
+
+_PROFILE = "Use the tables of this profile of the configuration file, too.  [default: HFDT_PROFILE or NFDT_PROFILE]"
+_NONE = "Read neither a configuration file nor HFDT_* and NFDT_* variables. `config` shows what they set."
+config_options = together(
+    option("Configuration", PROFILE, metavar="NAME", expose_value=False, shell_complete=profiles, help=_PROFILE),
+    option("Configuration", NO_CONFIG, is_flag=True, expose_value=False, help=_NONE),
+)
 
 
 def configure(ctx: click.Context, args: Sequence[str]) -> None:

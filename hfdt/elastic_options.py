@@ -6,12 +6,12 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fdt.cli.hosts import HOST_FLAGS, announce, chosen_hosts, join_at_option, join_endpoint
-from fdt.cli.options import DEFAULT_WORKERS, CountType, Duration, apply
+from fdt.cli.options import DEFAULT_WORKERS, CountType, Duration, together
 from fdt.cli.program import option
 from fdt.errors import UsageError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fdt.launch.hosts import Host
     from hfdt.engine.engine import HfdtEngine
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 GROUP = "Hosts"
 TIMEOUT_S = 600.0  # horovodrun's
@@ -31,27 +30,24 @@ ELASTIC_FLAGS = {
 }
 LIST = "--host-discovery-script or --join-at"
 
-
-def elastic_options(function: Decorated) -> Decorated:
-    """Add --host-discovery-script, --max-np, --elastic-timeout and --join-at."""
-    script = (
-        "Executable that prints the present hosts, one line host:slots for each; it is run every second. Workers are "
-        "added at the next commit, and removed when their host disappears. The run starts once there are -np slots."
-    )
-    most = f"With {LIST}: the most workers.  [default: as many as there are slots]"
-    timeout = f"With {LIST}: the longest wait for --min-np slots.  [default: 10m]"
-    add = [
-        option(
-            GROUP,
-            "--host-discovery-script",
-            type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
-            metavar="FILE",
-            help=script,
-        ),
-        option(GROUP, "--max-np", type=CountType("a number of workers"), metavar="M", help=most),
-        option(GROUP, "--elastic-timeout", type=Duration(), metavar="10m", help=timeout),
-    ]
-    return apply([*add, join_at_option], function)
+_SCRIPT = (
+    "Executable that prints the present hosts, one line host:slots for each; it is run every second. Workers are "
+    "added at the next commit, and removed when their host disappears. The run starts once there are -np slots."
+)
+_MOST = f"With {LIST}: the most workers.  [default: as many as there are slots]"
+_TIMEOUT = f"With {LIST}: the longest wait for --min-np slots.  [default: 10m]"
+elastic_options = together(
+    option(
+        GROUP,
+        "--host-discovery-script",
+        type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
+        metavar="FILE",
+        help=_SCRIPT,
+    ),
+    option(GROUP, "--max-np", type=CountType("a number of workers"), metavar="M", help=_MOST),
+    option(GROUP, "--elastic-timeout", type=Duration(), metavar="10m", help=_TIMEOUT),
+    join_at_option,
+)
 
 
 def is_elastic(given: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fdt.cli.options import FAULTS, CountType, Duration, algorithm_names, apply
+from fdt.cli.options import FAULTS, CountType, Duration, algorithm_names, together
 from fdt.cli.program import option
 from fdt.errors import UsageError
 from nfdt.options import CHECKPOINT_S, DEFAULT, SYNCHRONOUS
@@ -70,23 +70,19 @@ def declared_options(rules: Path) -> list[DeclaredOption]:
 
 DECLARED = declared_options(ALGORITHMS)
 
-
-def algorithm_options(function: Decorated) -> Decorated:
-    """Add --async, --sync, --algorithm, the options that algorithms declare, and --partition to a command."""
-    asynchronous = "The default: apply each worker's gradient when it arrives; may also stand after the script."
-    sync = f"The same as --algorithm {SYNCHRONOUS}; may also stand after the script."
-    algorithm = (
-        f"The algorithm that applies gradients: {algorithm_names(ALGORITHMS)}, or a .py file.  [default: {DEFAULT}]"
-    )
-    partition = "Divide an epoch's batches among workers, or draw each batch at random.  [default: shuffle-split]"
-    add = [
-        option(ALGORITHM, "--async", "asynchronous", is_flag=True, help=asynchronous),
-        option(ALGORITHM, "--sync", is_flag=True, help=sync),
-        option(ALGORITHM, "--algorithm", "rule", old=["--rule"], metavar="NAME|NAME(PARAMETER=VALUE)", help=algorithm),
-        *(declared.decorator(ALGORITHM) for declared in DECLARED),
-        option(ALGORITHM, "--partition", type=click.Choice(["shuffle-split", "random-sampling"]), help=partition),
-    ]
-    return apply(add, function)
+_ASYNCHRONOUS = "The default: apply each worker's gradient when it arrives; may also stand after the script."
+_SYNC = f"The same as --algorithm {SYNCHRONOUS}; may also stand after the script."
+_ALGORITHM = (
+    f"The algorithm that applies gradients: {algorithm_names(ALGORITHMS)}, or a .py file.  [default: {DEFAULT}]"
+)
+_PARTITION = "Divide an epoch's batches among workers, or draw each batch at random.  [default: shuffle-split]"
+algorithm_options = together(
+    option(ALGORITHM, "--async", "asynchronous", is_flag=True, help=_ASYNCHRONOUS),
+    option(ALGORITHM, "--sync", is_flag=True, help=_SYNC),
+    option(ALGORITHM, "--algorithm", "rule", old=["--rule"], metavar="NAME|NAME(PARAMETER=VALUE)", help=_ALGORITHM),
+    *(declared.decorator(ALGORITHM) for declared in DECLARED),
+    option(ALGORITHM, "--partition", type=click.Choice(["shuffle-split", "random-sampling"]), help=_PARTITION),
+)
 
 
 def checked_algorithm(given: dict[str, Any]) -> str | None:
@@ -109,15 +105,6 @@ def checked_algorithm(given: dict[str, Any]) -> str | None:
     return algorithms.spelled(SYNCHRONOUS if given["sync"] else given["rule"], options, given)
 
 
-def compress_option(function: Decorated) -> Decorated:
-    """Add --compress to a command."""
-    text = (
-        f"Compress pushes and pulls, or with NAME+NAME each by its own: {algorithm_names(COMPRESSORS)}, none, or a .py "
-        "file.  [default: none]"
-    )
-    return option(TRANSPORT, "--compress", callback=_checked_compressor, metavar="NAME[+NAME]", help=text)(function)
-
-
 def _checked_compressor(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     if value is None:
         return None  # imports no NumPy: the script may never train
@@ -126,38 +113,32 @@ def _checked_compressor(context: click.Context, parameter: click.Parameter, valu
     return compressors.spelled(value)
 
 
-def server_count_option(function: Decorated) -> Decorated:
-    """Add --ps to a command."""
-    text = "Number of parameter servers; each has a part of the variables.  [default: 1]"
-    return option(TRANSPORT, "--ps", type=CountType("a number of servers"), metavar="K", help=text)(function)
+_COMPRESS = (
+    f"Compress pushes and pulls, or with NAME+NAME each by its own: {algorithm_names(COMPRESSORS)}, none, or a .py "
+    "file.  [default: none]"
+)
+compress_option = option(TRANSPORT, "--compress", callback=_checked_compressor, metavar="NAME[+NAME]", help=_COMPRESS)
 
+_SERVER_COUNT = "Number of parameter servers; each has a part of the variables.  [default: 1]"
+server_count_option = option(TRANSPORT, "--ps", type=CountType("a number of servers"), metavar="K", help=_SERVER_COUNT)
 
-def transport_options(function: Decorated) -> Decorated:
-    """Add --overlap-epochs, --channel and --overlap to a command."""
-    overlap_epochs = "Start the next epoch while the script validates; callbacks then take effect later."
-    channel = "Send tensors by shared memory or gRPC streams.  [default: auto, shared memory on one host]"
-    overlap = "Pull and push while the next gradient is computed.  [default: auto]"
-    add = [
-        option(ALGORITHM, "--overlap-epochs", is_flag=True, help=overlap_epochs),
-        option(TRANSPORT, "--channel", type=click.Choice(["auto", "shm", "grpc"]), help=channel),
-        option(TRANSPORT, "--overlap", type=click.Choice(["auto", "on", "off"]), help=overlap),
-    ]
-    return apply(add, function)
+_OVERLAP_EPOCHS = "Start the next epoch while the script validates; callbacks then take effect later."
+_CHANNEL = "Send tensors by shared memory or gRPC streams.  [default: auto, shared memory on one host]"
+_OVERLAP = "Pull and push while the next gradient is computed.  [default: auto]"
+transport_options = together(
+    option(ALGORITHM, "--overlap-epochs", is_flag=True, help=_OVERLAP_EPOCHS),
+    option(TRANSPORT, "--channel", type=click.Choice(["auto", "shm", "grpc"]), help=_CHANNEL),
+    option(TRANSPORT, "--overlap", type=click.Choice(["auto", "on", "off"]), help=_OVERLAP),
+)
 
+_CHECKPOINT = (
+    "How often servers save their state in shared memory, to continue from it if a server is lost. 0s: a lost "
+    f"server ends the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
+)
+checkpoint_option = option(FAULTS, "--checkpoint-every", type=Duration(), metavar="30s", help=_CHECKPOINT)
 
-def checkpoint_option(function: Decorated) -> Decorated:
-    """Add --checkpoint-every to a command."""
-    text = (
-        "How often servers save their state in shared memory, to continue from it if a server is lost. 0s: a lost "
-        f"server ends the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
-    )
-    return option(FAULTS, "--checkpoint-every", type=Duration(), metavar="30s", help=text)(function)
-
-
-def on_nan_option(function: Decorated) -> Decorated:
-    """Add --on-nan to a command."""
-    text = (
-        "A gradient with NaN or infinity: stop ends the run and names worker and step, skip leaves it out.  "
-        "[default: stop; if callbacks receive every step, it is applied, as in Keras]"
-    )
-    return option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=text)(function)
+_ON_NAN = (
+    "A gradient with NaN or infinity: stop ends the run and names worker and step, skip leaves it out.  "
+    "[default: stop; if callbacks receive every step, it is applied, as in Keras]"
+)
+on_nan_option = option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=_ON_NAN)

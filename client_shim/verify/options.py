@@ -1,18 +1,16 @@
 """The options of `verify` and the option `--verify` of `run`, shared by hfdt and nfdt."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from client_shim.verify.command import VerifyRequest
 from client_shim.verify.command import verified as verified_first
-from fdt.cli.options import DIRECTORY, FAULTS, REPORTS, TRAINING, CountType, apply
+from fdt.cli.options import DIRECTORY, FAULTS, REPORTS, TRAINING, CountType, together
 from fdt.cli.program import TYPED, option, print_note
 from fdt.errors import UsageError
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 STEPS = 10
 _NOT_WITH = ("detach", "resume")
@@ -22,30 +20,20 @@ _OF_THE_RUN = (
     {"-v", "--verbose", "-q", "--quiet", "--no-config", "--json"},
 )
 
+_STEPS = f"Number of steps to compare.  [default: {STEPS}]"
+steps_option = together(
+    option(TRAINING, "--steps", type=CountType("a number of steps"), default=STEPS, metavar="K", help=_STEPS),
+    option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout."),
+)
 
-def steps_option(function: Decorated) -> Decorated:
-    """Add the options `--steps K` and `--json`."""
-    text = f"Number of steps to compare.  [default: {STEPS}]"
-    add = [
-        option(TRAINING, "--steps", type=CountType("a number of steps"), default=STEPS, metavar="K", help=text),
-        option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout."),
-    ]
-    return apply(add, function)
+_VERDICT = "Also write the result as JSON to DIR, the log directory of a run, whose report then shows it."
+verdict_option = option(REPORTS, "--log-dir", type=DIRECTORY, metavar="DIR", help=_VERDICT)
 
-
-def verdict_option(function: Decorated) -> Decorated:
-    """Add the option `--log-dir DIR` of `verify`."""
-    text = "Also write the result as JSON to DIR, the log directory of a run, whose report then shows it."
-    return option(REPORTS, "--log-dir", type=DIRECTORY, metavar="DIR", help=text)(function)
-
-
-def verify_option(function: Decorated) -> Decorated:
-    """Add the option `--verify K`."""
-    text = (
-        "First run K steps of the script divided and alone, in separate processes, and compare them. A difference "
-        "larger than rounding ends the run before it trains."
-    )
-    return option(FAULTS, "--verify", type=CountType("a number of steps"), metavar="K", help=text)(function)
+_VERIFY = (
+    "First run K steps of the script divided and alone, in separate processes, and compare them. A difference "
+    "larger than rounding ends the run before it trains."
+)
+verify_option = option(FAULTS, "--verify", type=CountType("a number of steps"), metavar="K", help=_VERIFY)
 
 
 def request_of(

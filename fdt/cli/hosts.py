@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.options import DIRECTORY, FILE, Address, CountType, apply, tls_options, token_option
+from fdt.cli.options import DIRECTORY, FILE, Address, CountType, tls_options, together, token_option
 from fdt.cli.program import Command, option
 from fdt.errors import UsageError
 
@@ -28,15 +28,11 @@ HOST_FLAGS = {"hosts": "-H", "hostfile": "--hostfile"}
 HOST_OPTIONS = tuple(HOST_FLAGS)
 
 
-def hosts_options(function: Decorated) -> Decorated:
-    """Add -H and --hostfile."""
-    group = "Hosts"
-    text = "Hosts and their workers: host1:4,host2:4.  [default: those of Slurm or Kubernetes, else this host]"
-    return option(group, "-H", "--hosts", metavar="HOST:N,...", help=text)(
-        option(group, "--hostfile", type=FILE, metavar="FILE", help="File with one host on each line: host1 slots=4.")(
-            function
-        )
-    )
+_HOSTS = "Hosts and their workers: host1:4,host2:4.  [default: those of Slurm or Kubernetes, else this host]"
+hosts_options = together(
+    option("Hosts", "-H", "--hosts", metavar="HOST:N,...", help=_HOSTS),
+    option("Hosts", "--hostfile", type=FILE, metavar="FILE", help="File with one host on each line: host1 slots=4."),
+)
 
 
 def chosen_hosts(given: Mapping[str, Any]) -> "list[Host]":
@@ -198,15 +194,12 @@ def check_emulated(given: dict[str, Any], flags: Mapping[str, str]) -> None:
 JOIN_GROUP = "Workers that join"
 LOOPBACK = "127.0.0.1"
 
-
-def join_at_option(function: Decorated) -> Decorated:
-    """Add --join-at to a command."""
-    text = (
-        "Address at which workers can join by `join`; port 0: any free port. An address other than loopback needs "
-        "--tls-cert, --tls-key and --tls-ca. The token is in join.token beside the logs, or is that of FDT_TOKEN.  "
-        "[default: no joining]"
-    )
-    return option(JOIN_GROUP, "--join-at", metavar="[HOST:]PORT", help=text)(function)
+_JOIN_AT = (
+    "Address at which workers can join by `join`; port 0: any free port. An address other than loopback needs "
+    "--tls-cert, --tls-key and --tls-ca. The token is in join.token beside the logs, or is that of FDT_TOKEN.  "
+    "[default: no joining]"
+)
+join_at_option = option(JOIN_GROUP, "--join-at", metavar="[HOST:]PORT", help=_JOIN_AT)
 
 
 def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
@@ -227,15 +220,15 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
     return JoinEndpoint(address, chosen or new_token(), ours, keep=not chosen)
 
 
-def join_arguments(function: Decorated) -> Decorated:
-    """Add the address of a run, -np, --token-file and the TLS options to a command `join`."""
-    num_proc = "Number of workers that this machine adds.  [default: 1]"
-    count = option(
-        JOIN_GROUP, "-np", "--num-proc", "workers", type=CountType("a number of workers"), default=1, help=num_proc
-    )
-    return apply(
-        [click.argument("address", metavar="HOST:PORT", type=Address()), count, token_option, tls_options], function
-    )
+_NUM_PROC = "Number of workers that this machine adds.  [default: 1]"
+join_arguments = together(
+    click.argument("address", metavar="HOST:PORT", type=Address()),
+    option(
+        JOIN_GROUP, "-np", "--num-proc", "workers", type=CountType("a number of workers"), default=1, help=_NUM_PROC
+    ),
+    token_option,
+    tls_options,
+)
 
 
 def announce(engine: str, listener: "JoinListener | None") -> None:

@@ -68,61 +68,56 @@ class Address(click.ParamType[str]):
         return str(value)
 
 
-def workers_option(function: Decorated) -> Decorated:
-    """Add `-np N`."""
-    default = f"{DEFAULT_WORKERS}; over hosts, in a Slurm job or with --server, all slots"
-    text = f"Number of workers; may also stand after the script.  [default: {default}]"
-    return option(TRAINING, "-np", "--num-proc", "workers", type=CountType("a number of workers"), help=text)(function)
+def together(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds `options` to a command, in the order in which the help lists them."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for add in reversed(options):
+            function = add(function)
+        return function
+
+    return decorate
 
 
-def seed_option(function: Decorated) -> Decorated:
-    """Add `--seed N`."""
-    text = "Seed of permutations and of unseeded shuffles.  [default: the script's seed, else a random one]"
-    return option(TRAINING, "--seed", type=CountType("a seed", 0), help=text)(function)
+_WORKERS = (
+    "Number of workers; may also stand after the script.  "
+    f"[default: {DEFAULT_WORKERS}; over hosts, in a Slurm job or with --server, all slots]"
+)
+workers_option = option(TRAINING, "-np", "--num-proc", "workers", type=CountType("a number of workers"), help=_WORKERS)
 
+_SEED = "Seed of permutations and of unseeded shuffles.  [default: the script's seed, else a random one]"
+seed_option = option(TRAINING, "--seed", type=CountType("a seed", 0), help=_SEED)
 
-def capture_options(function: Decorated) -> Decorated:
-    """Add --capture and --allow-replicated."""
-    capture = (
-        "extract: send the model and data of `fit` to workers. replica: every worker runs the script, for "
-        "training loops that the script writes itself.  [default: auto, from the script's source]"
-    )
-    allow_replicated = "With replica: train even if batches cannot be divided; every worker then does the whole work."
-    options = [
-        option(TRAINING, "--capture", type=click.Choice(["auto", "extract", "replica"]), help=capture),
-        option(TRAINING, "--allow-replicated", is_flag=True, help=allow_replicated),
-    ]
-    return apply(options, function)
+_CAPTURE = (
+    "extract: send the model and data of `fit` to workers. replica: every worker runs the script, for "
+    "training loops that the script writes itself.  [default: auto, from the script's source]"
+)
+_ALLOW_REPLICATED = "With replica: train even if batches cannot be divided; every worker then does the whole work."
+capture_options = together(
+    option(TRAINING, "--capture", type=click.Choice(["auto", "extract", "replica"]), help=_CAPTURE),
+    option(TRAINING, "--allow-replicated", is_flag=True, help=_ALLOW_REPLICATED),
+)
 
+_RESTARTS = "Number of lost processes that are replaced in one `fit`; a further loss ends it.  [default: 0]"
+_MIN_NP = "Once all replacements are used, continue as long as M workers remain.  [default: -np]"
+fault_options = together(
+    option(FAULTS, "--restarts", type=CountType("a number of replacements", 0), help=_RESTARTS),
+    option(FAULTS, "--min-np", type=CountType("a number of workers"), metavar="M", help=_MIN_NP),
+)
 
-def fault_options(function: Decorated) -> Decorated:
-    """Add --restarts and --min-np."""
-    restarts = "Number of lost processes that are replaced in one `fit`; a further loss ends it.  [default: 0]"
-    min_np = "Once all replacements are used, continue as long as M workers remain.  [default: -np]"
-    options = [
-        option(FAULTS, "--restarts", type=CountType("a number of replacements", 0), help=restarts),
-        option(FAULTS, "--min-np", type=CountType("a number of workers"), metavar="M", help=min_np),
-    ]
-    return apply(options, function)
-
-
-def resume_options(function: Decorated) -> Decorated:
-    """Add --run-dir, --resume and --grace-period."""
-    run_dir = "Save the state after each epoch to DIR, for --resume. Also the default of --log-dir."
-    resume = (
-        "Continue the run that --run-dir saved in DIR: same script, arguments and options; further options "
-        "may be added."
-    )
-    grace_period = (
-        "Longest time from SIGTERM or SIGUSR1 to the end of a run with --run-dir. It is saved, and exits with "
-        "code 75.  [default: 25s]"
-    )
-    options = [
-        option(FAULTS, "--run-dir", type=DIRECTORY, metavar="DIR", help=run_dir),
-        option(FAULTS, "--resume", type=DIRECTORY, metavar="DIR", help=resume),
-        option(FAULTS, "--grace-period", type=Duration(), help=grace_period),
-    ]
-    return apply(options, function)
+_RUN_DIR = "Save the state after each epoch to DIR, for --resume. Also the default of --log-dir."
+_RESUME = (
+    "Continue the run that --run-dir saved in DIR: same script, arguments and options; further options may be added."
+)
+_GRACE_PERIOD = (
+    "Longest time from SIGTERM or SIGUSR1 to the end of a run with --run-dir. It is saved, and exits with "
+    "code 75.  [default: 25s]"
+)
+resume_options = together(
+    option(FAULTS, "--run-dir", type=DIRECTORY, metavar="DIR", help=_RUN_DIR),
+    option(FAULTS, "--resume", type=DIRECTORY, metavar="DIR", help=_RESUME),
+    option(FAULTS, "--grace-period", type=Duration(), help=_GRACE_PERIOD),
+)
 
 
 def check_min_np(given: dict[str, Any], workers: int) -> None:
@@ -131,70 +126,48 @@ def check_min_np(given: dict[str, Any], workers: int) -> None:
         raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
 
 
-def detach_option(function: Decorated) -> Decorated:
-    """Add --detach."""
-    text = "Return once the run trains; it continues in the background. `attach` lists, shows and ends such runs."
-    return option(REPORTS, "--detach", is_flag=True, help=text)(function)
+_DETACH = "Return once the run trains; it continues in the background. `attach` lists, shows and ends such runs."
+detach_option = option(REPORTS, "--detach", is_flag=True, help=_DETACH)
 
+_LOG_DIR = "Write every record as JSON lines, and a log per worker, to DIR."
+_TENSORBOARD = "Write TensorFlow event files, one set per worker, to DIR."
+report_options = together(
+    option(REPORTS, "--log-dir", type=DIRECTORY, metavar="DIR", help=_LOG_DIR),
+    option(REPORTS, "--tensorboard", type=DIRECTORY, metavar="DIR", help=_TENSORBOARD),
+    option(REPORTS, "-v", "--verbose", is_flag=True, help="Print where the workers' logs are, and keep them."),
+    option(REPORTS, "-q", "--quiet", is_flag=True, help="Print errors only: no progress, summary or notes."),
+)
 
-def report_options(function: Decorated) -> Decorated:
-    """Add --log-dir, --tensorboard, --verbose and --quiet."""
-    log_dir = "Write every record as JSON lines, and a log per worker, to DIR."
-    tensorboard = "Write TensorFlow event files, one set per worker, to DIR."
-    options = [
-        option(REPORTS, "--log-dir", type=DIRECTORY, metavar="DIR", help=log_dir),
-        option(REPORTS, "--tensorboard", type=DIRECTORY, metavar="DIR", help=tensorboard),
-        option(REPORTS, "-v", "--verbose", is_flag=True, help="Print where the workers' logs are, and keep them."),
-        option(REPORTS, "-q", "--quiet", is_flag=True, help="Print errors only: no progress, summary or notes."),
-    ]
-    return apply(options, function)
+_TIMELINE = "Write the times of all workers' steps to FILE, for ui.perfetto.dev or chrome://tracing."
+timeline_option = option(REPORTS, "--timeline", type=FILE, metavar="FILE", help=_TIMELINE)
 
+_TOKEN = "File that holds the server's token. The environment variable FDT_TOKEN may hold it instead."
+token_option = option(SERVER, "--token-file", type=FILE, metavar="FILE", help=_TOKEN)
 
-def timeline_option(function: Decorated) -> Decorated:
-    """Add --timeline."""
-    text = "Write the times of all workers' steps to FILE, for ui.perfetto.dev or chrome://tracing."
-    return option(REPORTS, "--timeline", type=FILE, metavar="FILE", help=text)(function)
+_TLS = {
+    "--tls-cert": "This side's certificate, PEM; `certs` makes one.",
+    "--tls-key": "The certificate's private key, PEM.",
+    "--tls-ca": "The authority that signed the other side's certificate, PEM.",
+}
+tls_options = together(*(option(SERVER, name, type=FILE, metavar="FILE", help=text) for name, text in _TLS.items()))
 
+_SERVER = "Train on the server that `serve` started at this address."
+_PRIORITY = "Priority in the server's queue; above 0 for its administrators alone.  [default: 0]"
+server_options = together(
+    option(SERVER, "--server", type=Address(), metavar=Address.name, help=_SERVER),
+    token_option,
+    option(SERVER, "--priority", type=click.IntRange(*PRIORITIES), metavar="N", help=_PRIORITY),
+    tls_options,
+)
 
-def server_options(function: Decorated) -> Decorated:
-    """Add --server, --token-file, --priority, and the TLS options."""
-    server = "Train on the server that `serve` started at this address."
-    priority = "Priority in the server's queue; above 0 for its administrators alone.  [default: 0]"
-    options = [
-        option(SERVER, "--server", type=Address(), metavar=Address.name, help=server),
-        token_option,
-        option(SERVER, "--priority", type=click.IntRange(*PRIORITIES), metavar="N", help=priority),
-    ]
-    return apply(options, tls_options(function))
-
-
-def token_option(function: Decorated) -> Decorated:
-    """Add --token-file."""
-    text = "File that holds the server's token. The environment variable FDT_TOKEN may hold it instead."
-    return option(SERVER, "--token-file", type=FILE, metavar="FILE", help=text)(function)
-
-
-def listen_options(function: Decorated) -> Decorated:
-    """Add --host, --port, --socket, and the TLS options."""
-    host = "Address to listen on; other addresses than loopback need TLS.  [default: 127.0.0.1]"
-    port = "Port to listen on.  [default: a free one]"
-    options = [
-        option(SERVER, "--host", default="127.0.0.1", help=host),
-        option(SERVER, "--port", type=CountType("a port", 0), default=0, help=port),
-        option(SERVER, "--socket", type=click.Path(), metavar="PATH", help="Listen on a Unix socket instead."),
-    ]
-    return apply(options, tls_options(function))
-
-
-def tls_options(function: Decorated) -> Decorated:
-    """Add --tls-cert, --tls-key and --tls-ca."""
-    texts = {
-        "cert": "This side's certificate, PEM; `certs` makes one.",
-        "key": "The certificate's private key, PEM.",
-        "ca": "The authority that signed the other side's certificate, PEM.",
-    }
-    names = {f"--tls-{name}": text for name, text in texts.items()}
-    return apply([option(SERVER, name, type=FILE, metavar="FILE", help=text) for name, text in names.items()], function)
+_HOST = "Address to listen on; other addresses than loopback need TLS.  [default: 127.0.0.1]"
+_PORT = "Port to listen on.  [default: a free one]"
+listen_options = together(
+    option(SERVER, "--host", default="127.0.0.1", help=_HOST),
+    option(SERVER, "--port", type=CountType("a port", 0), default=0, help=_PORT),
+    option(SERVER, "--socket", type=click.Path(), metavar="PATH", help="Listen on a Unix socket instead."),
+    tls_options,
+)
 
 
 def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
@@ -206,10 +179,3 @@ def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str
 def algorithm_names(rules: Path) -> str:
     """Return the names of the algorithms in that folder, without importing them."""
     return ", ".join(sorted(file.stem for file in rules.glob("*.py") if not file.stem.startswith("_")))
-
-
-def apply(options: list[Callable[[Any], Any]], function: Decorated) -> Decorated:
-    """Decorate `function` with `options`, in the order in which the help lists them."""
-    for decorate in reversed(options):
-        function = decorate(function)
-    return function

@@ -4,13 +4,13 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdt.cli.options import SERVER, apply, listen_options
+from fdt.cli.options import SERVER, listen_options, together
 from fdt.cli.program import option
 from fdt.errors import UsageError
 from fdt.report import quantity
@@ -20,23 +20,7 @@ if TYPE_CHECKING:
     from fdt.security.auth import TlsIdentity
     from frontends.pool.engines import MakeEngine
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 GROWTH = ("--host-discovery-script", "--min-np", "--max-np", "--elastic-timeout")
-
-
-def serve_options(function: Decorated) -> Decorated:
-    """Add --quota and --admin, and where to listen; refuse the options of a run that grows."""
-    quota = (
-        "Most slots that the running jobs of each user have together, and of a user by name. A user is "
-        "the common name of a certificate (--tls-ca).  [default: all slots]"
-    )
-    admin = "Users who may cancel every job and give priorities above 0.  [default: none]"
-    options = [
-        *(option(SERVER, each, hidden=True, expose_value=False, callback=_refuse) for each in GROWTH),
-        option(SERVER, "--quota", metavar="SLOTS,USER=SLOTS,...", help=quota),
-        option(SERVER, "--admin", metavar="USER,...", help=admin),
-    ]
-    return apply(options, listen_options(function))
 
 
 def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -45,6 +29,19 @@ def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> N
         engine, flag = context.command_path.split()[0], parameter.opts[0]
         instead = "`nfdt serve --join-at` accepts workers" if engine == "nfdt" else "`hfdt run` takes it without a pool"
         raise UsageError(f"{flag} is not for a pool, which has the slots that it starts with: {instead}")
+
+
+_QUOTA = (
+    "Most slots that the running jobs of each user have together, and of a user by name. A user is "
+    "the common name of a certificate (--tls-ca).  [default: all slots]"
+)
+_ADMIN = "Users who may cancel every job and give priorities above 0.  [default: none]"
+serve_options = together(
+    *(option(SERVER, each, hidden=True, expose_value=False, callback=_refuse) for each in GROWTH),
+    option(SERVER, "--quota", metavar="SLOTS,USER=SLOTS,...", help=_QUOTA),
+    option(SERVER, "--admin", metavar="USER,...", help=_ADMIN),
+    listen_options,
+)
 
 
 def address_of(host: str, port: int, socket: str | None) -> str:

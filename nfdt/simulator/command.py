@@ -5,14 +5,13 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fdt.cli import RunRequest, flag
-from fdt.cli.options import DIRECTORY, FILE, REPORTS, TRAINING, CountType, apply, job_options, report_options
+from fdt.cli.options import DIRECTORY, FILE, REPORTS, TRAINING, CountType, job_options, report_options, together
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from fdt.report import Reporters
     from nfdt.simulator.outcome import SimulationOutcome
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 CLUSTER = "Simulated cluster"
@@ -45,32 +43,21 @@ Examples:
 """
 
 
-def simulation_options(function: Decorated) -> Decorated:
-    """Add --workers, --cluster, --overlap, --seed, --compare, --report and --data to a command."""
-    return apply([*_of_cluster(), *_of_reports()], function)
-
-
-def _of_cluster() -> list[Callable[[Any], Any]]:
-    workers = f"Number of simulated workers.  [default: that of the cluster, else {EQUAL_WORKERS}]"
-    cluster = "Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that take no time]"
-    overlap = "Pull and push while the next gradient is computed.  [default: off]"
-    seed = "Seed of the cluster's random times, and of the script unless it sets its own.  [default: 0]"
-    return [
-        option(CLUSTER, "--workers", "-np", type=CountType("a number of workers"), help=workers),
-        option(CLUSTER, "--cluster", type=FILE, metavar="FILE", help=cluster),
-        option(CLUSTER, "--overlap", type=click.Choice(["on", "off"]), default="off", help=overlap),
-        option(TRAINING, "--seed", type=CountType("a seed", 0), default=0, help=seed),
-    ]
-
-
-def _of_reports() -> list[Callable[[Any], Any]]:
-    compare = "Run the script once per algorithm, with the same seed; print one table."
-    report = "Write report.html, and its data as JSON and CSV, to DIR."
-    return [
-        option(REPORTS, "--compare", metavar="NAME,NAME,...", help=compare),
-        option(REPORTS, "--report", type=DIRECTORY, metavar="DIR", help=report),
-        option(REPORTS, "--data", type=DIRECTORY, metavar="DIR", help="Write the data only, as JSON, to DIR."),
-    ]
+_WORKERS = f"Number of simulated workers.  [default: that of the cluster, else {EQUAL_WORKERS}]"
+_CLUSTER = "Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that take no time]"
+_OVERLAP = "Pull and push while the next gradient is computed.  [default: off]"
+_SEED = "Seed of the cluster's random times, and of the script unless it sets its own.  [default: 0]"
+_COMPARE = "Run the script once per algorithm, with the same seed; print one table."
+_REPORT = "Write report.html, and its data as JSON and CSV, to DIR."
+simulation_options = together(
+    option(CLUSTER, "--workers", "-np", type=CountType("a number of workers"), help=_WORKERS),
+    option(CLUSTER, "--cluster", type=FILE, metavar="FILE", help=_CLUSTER),
+    option(CLUSTER, "--overlap", type=click.Choice(["on", "off"]), default="off", help=_OVERLAP),
+    option(TRAINING, "--seed", type=CountType("a seed", 0), default=0, help=_SEED),
+    option(REPORTS, "--compare", metavar="NAME,NAME,...", help=_COMPARE),
+    option(REPORTS, "--report", type=DIRECTORY, metavar="DIR", help=_REPORT),
+    option(REPORTS, "--data", type=DIRECTORY, metavar="DIR", help="Write the data only, as JSON, to DIR."),
+)
 
 
 @click.command("simulate", cls=OptionsAnywhere, epilog=EXAMPLES)

@@ -43,7 +43,10 @@ class FitCall:
         """Return the call `model.fit(*args, **kwargs)`."""
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         bound.apply_defaults()
-        return cls(original, model, dict(list(bound.arguments.items())[1:]), flavor_of(model))
+        arguments, flavor = dict(list(bound.arguments.items())[1:]), flavor_of(model)
+        for name in ("steps_per_epoch", "validation_steps"):
+            arguments[name] = flavor.whole_executions(model, arguments[name])
+        return cls(original, model, arguments, flavor)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -48,6 +48,10 @@ class Flavor(Protocol):
     def steps_per_execution(self, model: Model) -> int:
         """Return the training steps of one call of the train function."""
 
+    def whole_executions(self, model: Model, steps: int | None) -> int | None:
+        """Return the steps that Keras takes where it is given a number of steps for an epoch."""
+        ...
+
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         """Set the steps of one call; another number makes Keras trace its functions again."""
 

@@ -58,6 +58,10 @@ class Keras3:
     def steps_per_execution(self, model: Model) -> int:
         return int(model.steps_per_execution)
 
+    def whole_executions(self, model: Model, steps: int | None) -> int | None:
+        count = self.steps_per_execution(model)
+        return steps and -(-steps // count) * count  # the last execution has all its steps
+
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         if count != self.steps_per_execution(model):
             model.steps_per_execution = count

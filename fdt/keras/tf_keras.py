@@ -72,6 +72,9 @@ class TfKeras:
     def steps_per_execution(self, model: Model) -> int:
         return int(model._steps_per_execution)
 
+    def whole_executions(self, model: Model, steps: int | None) -> int | None:
+        return steps
+
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         if count != self.steps_per_execution(model):
             model._configure_steps_per_execution(count)

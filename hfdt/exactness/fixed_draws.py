@@ -9,7 +9,7 @@ from typing import Any
 from fdt.keras.variables import tensor_variable
 from hfdt.exactness.row_dependence import line_of_script
 
-_DRAWS = (
+STATELESS = (
     "StatelessRandom",
     "StatelessTruncatedNormal",
     "StatelessParameterizedTruncatedNormal",
@@ -30,13 +30,14 @@ def fixed_draws(trainable: Any, traced: Any) -> list[str]:
     own = {id(inner) for outer, inner in traced.graph.captures if id(outer) not in alike}
     found = []
     for op in traced.graph.get_operations():
-        if op.type.startswith(_DRAWS) and _any_rows(op.outputs[0]) and not _reached(op) & own:
+        if op.type.startswith(STATELESS) and any_rows(op.outputs[0]) and not _reached(op) & own:
             line = line_of_script(op)
             found += [f"{op.type} at {line}"] if line else []
     return found
 
 
-def _any_rows(tensor: Any) -> bool:
+def any_rows(tensor: Any) -> bool:
+    """Return whether a tensor of a traced step may have a row for each of a batch."""
     return tensor.shape.rank is None or (tensor.shape.rank > 0 and tensor.shape[0] is None)
 
 

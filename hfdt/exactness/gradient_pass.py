@@ -107,6 +107,11 @@ class GradientPass:
         """The lines that assign variables in the traced step, by the variable's id."""
         return self._of_trace.context.written
 
+    @property
+    def updates(self) -> list[Deferred]:
+        """The optimizer steps that the traced pass did not apply."""
+        return self._of_trace.deferred
+
     def call(self, step: StepContext, batch: Any, share: Tensor) -> PassResult:
         """Call the traced function as the first part of `step`, in the graph that is traced."""
         traced = self._of_trace

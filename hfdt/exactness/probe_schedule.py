@@ -24,6 +24,7 @@ from hfdt.exactness import batchnorm
 from hfdt.exactness.aggregates import agreed
 from hfdt.exactness.fixed_draws import fixed_draws
 from hfdt.exactness.gradient_pass import AppliedWithinError, GradientPass
+from hfdt.exactness.own_draws import own_draws
 from hfdt.exactness.probe import Probe, needs_replica
 from hfdt.exactness.probe_rows import last_rows
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
@@ -148,9 +149,11 @@ class Probing:
             probe.note_log_sources(found.logs)
         traced = probe.gradient_pass.traced
         drawn = fixed_draws(self._trainable, traced) if probe.by_script and traced is not None else []
+        noise = own_draws(self._trainable, probe.gradient_pass) if traced is not None else []
         reasons = [
             *(f"needs all rows of a batch ({each}), of which each rank has a part" for each in found.operations[:1]),
             *(f"draws by a fixed seed for each row ({each}), alike on all ranks" for each in drawn[:1]),
+            *(f"assigns variables random numbers ({each}), and each rank draws others" for each in noise[:1]),
         ]
         if not reasons or not self._synchronised:
             return []

@@ -1,5 +1,6 @@
 """Calls of tf.functions with placed tensors: the traced graph is emitted for them, once for each kind of arguments."""
 
+import contextlib
 import re
 import weakref
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import atomic_function, constant_op, context, handle_data_util, ops
 from fdt.patches import Patch
-from fdt.typing import Tensor
+from fdt.typing import Array, Tensor
 from replica.convert import Converter, joined
 from replica.entry import RowEntry
 from replica.graph.control_flow import emitted as emitted_for
@@ -114,7 +115,11 @@ class Functions:
         if any(is_placed(a) for a in args):
             refuse_forward_mode()
         with unrecorded():
-            inputs = [*args, *self._drawn(known, args)]
+            try:
+                inputs = [*args, *self._drawn(known, args)]
+            except tf.errors.OutOfRangeError:
+                self._ended(original, function, known, args)
+                raise
             emitted, result = self._emitted(function, known, inputs)
             if result.rows:
                 self._entry.note(result.rows, "rows of a matrix product")
@@ -161,6 +166,28 @@ class Functions:
             drawn += [self._entry.cut(t, "batches of a dataset") for t in element]
         return drawn
 
+    def _ended(self, original: Any, function: Any, known: _Function, args: Sequence[Any]) -> None:
+        """Assign what the function assigns when an iterator has ended: all that needs no element of it.
+
+        The iterator's error ends the function, but TensorFlow runs other operations beside it. So Keras counts one
+        update more in each epoch of a dataset of unknown length. All ranks take the values of rank 0.
+        """
+        if any(is_placed(a) for a in args):
+            return
+        exchange, handles = self._converter.exchange, [args[i] for i in known.assigned]
+        before = [_read(handle) for handle in handles]
+        if exchange.rank == 0:
+            with contextlib.suppress(tf.errors.OutOfRangeError):
+                original(function, *args)
+        after = [_read(handle) for handle in handles]
+        flags = [a.tobytes() != b.tobytes() for a, b in zip(before, after, strict=True)]
+        if not flags:
+            return
+        changed = np.flatnonzero(exchange.rank_0s("ended", [np.asarray(flags, np.int64)])[0])
+        values = exchange.rank_0s("ended", [after[i] for i in changed]) if len(changed) else []
+        for i, value in zip(changed, values, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=handles[i], value=tf.constant(value))
+
     def _emitted(self, function: Any, known: _Function, inputs: Sequence[Any]) -> tuple[Any, Emitted]:
         kind = known.kinds.setdefault(tuple(map(_described, inputs)), _Variant())
         values = tuple(value_bytes(inputs[i]) for i in kind.used)
@@ -199,6 +226,11 @@ class Functions:
             _handle_data(function, i, outputs[i])
         joined(outputs)
         return outputs
+
+
+def _read(handle: Any) -> Array:
+    dtype = tf.dtypes.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    return np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
 
 
 def _handle_data(function: Any, index: int, output: Any) -> None:

@@ -94,7 +94,6 @@ class WorkerJob:
         # All readers of a pipeline share its position.
         self._sources = [open_data(spec, spec.data, member.blobs, self._feeds) for _ in range(self._lanes)]
         self.steps: int | None = self._sources[0].steps
-        self.notes = [note for note in self._find_notes(rule) if note]
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
         self._channels = self._connect([channels(n, self.steps, self._owned) for n in lanes])
         self._tally = EpochCounters(trainable, member.rank == 0)
@@ -108,11 +107,7 @@ class WorkerJob:
         self._finishing = False
         self._vary_seeds()
         self._step.trace(self._sources[0].element_spec, self._owned)
-        if step.adds_rows and member.size == 1:
-            self.notes.append(
-                "gradients of an index that a batch repeats are added before the optimizer squares them: numbers are "
-                "not those of one machine, where Keras squares each; hfdt run has them"
-            )
+        self.notes = [note for note in self._find_notes(rule, step.adds_rows) if note]
 
     def start(self) -> None:
         """Start one thread per lane."""
@@ -254,8 +249,13 @@ class WorkerJob:
         self._step = TimedStep(self._step, spans)
         return [TimedChannels(each, self._owned, patience_s, spans, lane) for lane, each in enumerate(shards)]
 
-    def _find_notes(self, rule: AsyncAlgorithm) -> Iterator[str]:
+    def _find_notes(self, rule: AsyncAlgorithm, adds_rows: bool) -> Iterator[str]:
         yield rule.note or approximation(self.algorithm, self._member.size)
+        if adds_rows and self._member.size == 1:
+            yield (
+                "gradients of an index that a batch repeats are added before the optimizer squares them: numbers are "
+                "not those of one machine, where Keras squares each; hfdt run has them"
+            )
         if (self._trainable.model.steps_per_execution or 1) > 1:
             yield "steps_per_execution is not used by nfdt: workers push after each step"
         if self.steps and self.steps < self._member.size:

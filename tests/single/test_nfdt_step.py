@@ -117,11 +117,11 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
     assert len(seen) == 2, "each is traced once"
 
 
-def notes(batches, size, note=""):
+def notes(batches, size, note="", adds_rows=False):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1, optimizer=None), trainable=())
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=size))
     run.algorithm = "asgd"
-    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note)) if line]
+    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note), adds_rows) if line]
 
 
 @pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 batches for 3 workers"]), (3, []), (None, [])])
@@ -134,6 +134,9 @@ def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
 def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximate():
     assert notes(3, 3, "an epoch is a round") == ["an epoch is a round"]
     assert notes(3, 1) == []
+    (line,) = notes(3, 1, adds_rows=True)
+    assert "numbers are not those of one machine" in line
+    assert len(notes(3, 3, adds_rows=True)) == 1
 
 
 @pytest.mark.parametrize(

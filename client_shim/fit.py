@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from client_shim import row_orders
 from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
@@ -16,6 +15,7 @@ from client_shim.changed_objects import eager_check, refuse_changed, refuse_chan
 from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
 from client_shim.remote import Remote
 from client_shim.resume.checkpointing import FitCheckpoints
+from client_shim.row_orders import RowOrders
 from client_shim.script import ScriptError
 from client_shim.state import ScriptRun
 from client_shim.summary import summarize
@@ -79,7 +79,8 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             if captured.feed is not None:
                 captured.feed.skip(fit_checkpoints.first)
             ClientValidation(call, captured, fit_checkpoints.first).skip()
-            return row_orders.owed(call, captured, fit_checkpoints.replay())
+            RowOrders(run, call, captured, fit_checkpoints.first)
+            return fit_checkpoints.replay()
         job = make_job(
             run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
         )
@@ -87,8 +88,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         fit = CapturedFit(run, call, captured, trainable, job, fit_checkpoints)
         if run.instead is not None:
             return run.instead(fit)
-        history = _train(fit)
-        return row_orders.owed(call, captured, history)
+        return _train(fit)
     finally:
         for ref in refs:
             run.blobs.drop(ref)
@@ -126,8 +126,9 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
     run, job, fit_checkpoints = fit.run, fit.job, fit.fit_checkpoints
     trained = run.fits > 1 or fit_checkpoints is not None
     check = _program_check(fit.call, job.program.digest, trained=trained)
-    remote = Remote(job, fit.trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check)
     first = fit_checkpoints.first if fit_checkpoints is not None else fit.call.arguments["initial_epoch"] or 0
+    orders = RowOrders(run, fit.call, fit.captured, first)
+    remote = Remote(job, fit.trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check, orders)
     validation = ClientValidation(fit.call, fit.captured, first)
     if fit.captured.in_turn:
         validation.skip()  # before the feeder draws
@@ -139,7 +140,7 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
         run.reporters.job(summarize(fit, ready.steps_per_epoch))
-        with run.preemption.training(), row_orders.kept(fit.call, fit.captured):
+        with run.preemption.training(), orders.watched():
             history = _loop(fit, remote, validation, ready.steps_per_epoch)
             remote.finish()
             if fit_checkpoints is not None:

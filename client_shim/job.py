@@ -8,7 +8,7 @@ from client_shim.call import FitCall
 from client_shim.callbacks import watches_tests
 from client_shim.capture.data import Captured, FitData, FitValidation, capture_data
 from client_shim.state import ScriptRun
-from fdt.job import FeedData, FitArguments, JobSpec, Program, State
+from fdt.job import FeedData, FitArguments, JobSpec, Program, State, is_on
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def capture_call(run: ScriptRun, call: FitCall) -> Captured:
         call.flavor.name,
         run.blobs,
         **_given(call, FitData),
-        validation=FitValidation(**_given(call, FitValidation, "validation_")),
+        validation=FitValidation(**_given(call, FitValidation, "validation_"), in_turn=has_one_machines_numbers(run)),
         validate_remotely=remotely,
         divide=divides_batches(run),
         model=call.model,
@@ -43,6 +43,11 @@ def divides_batches(run: ScriptRun) -> bool:
     whole_batches = run.engine == "nfdt" or run.settings.options.get("batch") == "per-worker"
     may_divide = run.client.hello.workers > 1 or "elastic" in run.settings.options
     return may_divide and not whole_batches
+
+
+def has_one_machines_numbers(run: ScriptRun) -> bool:
+    """Return whether the run has the numbers of one machine: NFDT's have them with one worker only."""
+    return (run.engine == "hfdt" or run.client.hello.workers == 1) and not is_on(run.settings.options, "allow_inexact")
 
 
 def make_job(

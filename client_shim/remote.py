@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from client_shim.preemption import Preemption
+from client_shim.row_orders import RowOrders
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica, WorkerError
@@ -38,8 +39,9 @@ class Remote:
         fit_checkpoints: "FitCheckpoints | None" = None,
         preemption: Preemption | None = None,
         check_program: Callable[[], Any] = lambda: None,
+        orders: RowOrders | None = None,
     ) -> None:
-        self._fit_checkpoints = fit_checkpoints
+        self._fit_checkpoints, self._orders = fit_checkpoints, orders
         self._preemption = preemption or Preemption()
         self._suspendable = self._suspends = False
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
@@ -167,6 +169,8 @@ class Remote:
 
     def _take_epoch(self, done: pb.EpochEnd) -> dict[str, Any]:
         self._running, self._ended = False, True
+        if self._orders is not None:
+            self._orders.epoch_ended()
         if self._feeder is not None:
             self._feeder.finish_epoch(done.epoch)
         self._extra = dict(done.extra)
@@ -205,8 +209,10 @@ class Remote:
 
         With overlapped epochs the servers are ahead of that load: only the arrays that differ are in a group.
 
-        Raises NeedsReplica if a callback changed an object that the next step reads.
+        Raises NeedsReplica if a callback changed an object that the next step reads, UserError if it read such rows.
         """
+        if self._orders is not None:
+            self._orders.epoch_begins()
         self._check_program = self._check_program() if self._check_program is not None else None
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
@@ -249,10 +255,9 @@ class Remote:
     def _suspend(self) -> None:
         """Ask for a commit within the epoch where one can be taken."""
         self._suspends, now = True, self._running and self._suspendable
-        what = "after the next steps" if now else "at this epoch's end"
-        number, grace_s = self._preemption.asked, self._preemption.grace_s
+        what, number = "after the next steps" if now else "at this epoch's end", self._preemption.asked
         name = number.name if number is not None else ""
-        self._reporters.note(f"{name}: the run is saved {what} and ends, in {grace_s:g} s at most")
+        self._reporters.note(f"{name}: the run is saved {what} and ends, in {self._preemption.grace_s:g} s at most")
         if now:
             self._send(suspend=pb.Suspend())
 

@@ -1,33 +1,101 @@
-"""The orders that one `fit` draws of a shuffled dataset which workers read by themselves."""
+"""The orders that one `fit` draws of a shuffled dataset.
+
+Workers that read a dataset by themselves make the iterators of `fit` in place of the script's dataset. It is owed them
+after each epoch, so a callback reads the rows of one machine. What a callback reads gives the next epoch another order
+there, which workers do not know: the next epoch is refused.
+"""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from client_shim.call import FitCall
-from client_shim.capture.data import Captured, is_dataset
+from client_shim.capture.data import Captured, is_dataset, unpacked
+from client_shim.job import has_one_machines_numbers
+from client_shim.state import ScriptRun
+from fdt.errors import UserError
 from fdt.job import GraphData
 
+if TYPE_CHECKING:  # it needs TensorFlow
+    from client_shim.capture.orders import ShuffleGuard
 
-def owed(call: FitCall, captured: Captured, history: Any) -> Any:
-    """Return `history`. The script's dataset is owed the iterators that workers made of it."""
-    train = captured.train
-    if isinstance(train, GraphData) and is_dataset(call.arguments["x"]) and history.epoch:
+
+class RowOrders:
+    """The orders of the training data of one `fit`.
+
+    Args:
+        run: The run of the script.
+        call: The call of `fit`.
+        captured: The captured data of the call.
+        first: The first epoch to train.
+    """
+
+    def __init__(self, run: ScriptRun, call: FitCall, captured: Captured, first: int) -> None:
+        self._call, self._train = call, captured.train
+        self._exact = has_one_machines_numbers(run)
+        self._in_turn = captured.in_turn
+        self._epochs, self._owed = first - (call.arguments["initial_epoch"] or 0), 0
+        self._guard: ShuffleGuard | None = None
+        if self._epochs:
+            self._refuse_caches(captured)
+            self.owe()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note, within the context, what the script reads of the shuffled training data."""
+        with contextlib.ExitStack() as stack:
+            if self._exact and (self._in_turn or self._by_workers()):
+                from client_shim.capture import orders
+
+                guard = orders.trained_on(self._call.arguments["x"], in_this_thread=self._in_turn)
+                self._guard = stack.enter_context(guard)
+            yield
+
+    def epoch_begins(self) -> None:
+        """Raise UserError if the epoch has another order on one machine, because the script has read the dataset."""
+        if self._guard is None:
+            return
+        if self._guard.place:
+            raise UserError(
+                "a callback must not read the shuffled rows that fit trains on, but behind its last epoch: the next "
+                f"epoch then has another order. Received: an iterator at {self._guard.place}; give the shuffle "
+                "reshuffle_each_iteration=False, or use --capture replica"
+            )
+        if self._in_turn:
+            self._guard.stop()  # from now on the client draws in the order of one machine
+        else:
+            self._guard.begin_epoch()
+
+    def epoch_ended(self) -> None:
+        """Note that workers have read one more epoch."""
+        self._epochs += 1
+        self.owe()
+        if self._guard is not None:
+            self._guard.end_epoch()
+
+    def owe(self) -> None:
+        """Owe the script's dataset the iterators that workers made of it in the epochs up to now."""
+        if not self._by_workers():
+            return
         from client_shim.capture import orders
         from fdt.data import iterators_of_fit
 
-        epochs = history.epoch[-1] + 1 - max(call.arguments["initial_epoch"] or 0, 0)
-        made = iterators_of_fit(train, call.steps_per_epoch, epochs, call.flavor.name)
-        orders.owe(call.arguments["x"], made)
-    return history
+        assert isinstance(self._train, GraphData)
+        made = iterators_of_fit(self._train, self._call.steps_per_epoch, self._epochs, self._call.flavor.name)
+        orders.owe(self._call.arguments["x"], made - self._owed)
+        self._owed = made
 
+    def _refuse_caches(self, captured: Captured) -> None:
+        """Raise UserError where a resumed `fit` would fill its caches in another order than the first one."""
+        from client_shim.capture import orders
 
-@contextlib.contextmanager
-def kept(call: FitCall, captured: Captured) -> Iterator[None]:
-    """Refuse, within the context, iterators of the script that change the order of the next epoch."""
-    with contextlib.ExitStack() as stack:
-        if isinstance(captured.train, GraphData) and is_dataset(call.arguments["x"]):
-            from client_shim.capture import orders
+        datasets = [self._call.arguments["x"], unpacked(captured.validation_data)[0]] if self._in_turn else []
+        if any(orders.is_cached(dataset) for dataset in datasets):
+            raise UserError(
+                "a fit cannot be resumed whose training and validation data have one shuffle and are cached behind it: "
+                "the caches would hold other rows. Received: epochs that an earlier run has trained; run the script "
+                "again without --resume"
+            )
 
-            stack.enter_context(orders.trained_on(call.arguments["x"]))
-        yield
+    def _by_workers(self) -> bool:
+        return isinstance(self._train, GraphData) and is_dataset(self._call.arguments["x"])

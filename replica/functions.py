@@ -172,7 +172,9 @@ class Functions:
         The iterator's error ends the function, but TensorFlow runs other operations beside it. So Keras counts one
         update more in each epoch of a dataset of unknown length. All ranks take the values of rank 0.
         """
-        if any(is_placed(a) for a in args):
+        nodes = known.flat.nodes
+        iterators = {nodes[nodes[number].inputs[0][0]].argument for number in known.sources}
+        if len(iterators) > 1 or any(is_placed(a) for a in args):  # another iterator would go on by a second element
             return
         exchange, handles = self._converter.exchange, [args[i] for i in known.assigned]
         before = [_read(handle) for handle in handles]

@@ -7,8 +7,8 @@ n workers, and the t-th push:
     w <- w - eta g                                       between two rounds of n pushes
     m <- mu m + D / n;  w <- w - eta (g + n mu m);  D <- 0       at every n-th push
 
-The paper divides g by n. Here eta is n times the paper's, so that a gradient has the same whole effect, eta / (1 - mu),
-as under the captured optimizer. Arrays have the shapes of the trainable variables.
+The paper's rate is n times this eta, and it divides g by n. So a gradient has the same whole effect, eta / (1 - mu), as
+under the captured optimizer. Arrays have the shapes of the trainable variables.
 """
 
 from typing import NamedTuple

@@ -41,10 +41,12 @@ def section(experiment: Experiment, results: Results) -> str:
     head = f"### {experiment.name}: {experiment.title}\n"
     if not results:
         return f"{head}\nNot run yet. The source says: {experiment.says}\n"
+    runs = sum(1 for _ in experiment.runs(False))
+    left = f"{runs - len(results):,} of {runs:,} runs are still to do, so means are of fewer. "
     picture(experiment, results, PICTURES / f"{experiment.name}.svg")
     row = Table("", ("", ""), [
         ("source says", experiment.says),
-        ("measured", experiment.measured(results)),
+        ("measured", left * (len(results) < runs) + experiment.measured(results)),
         ("why they differ", experiment.differs),
     ])  # fmt: skip
     shown = f"![{experiment.title}](../figures/papers/{experiment.name}.svg)\n"

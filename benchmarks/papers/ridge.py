@@ -208,11 +208,16 @@ def draw(results: Results, figure: Any) -> None:
 
 def measured(results: Results) -> str:
     said = []
-    for method, name, figure in ((DANE, "DANE", "seconds"), (PROCESSES, "the slowest real process", "critical_s")):
+    for method, name, figure in (
+        (DANE, "The time of DANE", "seconds"),
+        (PROCESSES, "the CPU time of the slowest real process", "critical_s"),
+    ):
+        ratios = []
         for rows in values(results, "rows"):
             times = dict(zip(*points(results, rows, method, figure), strict=True))
             if {1, 8} <= set(times):
-                said.append(f"{name} is {times[1] / times[8]:.1f} times faster on 8 machines than on 1 (N = {rows:,})")
+                ratios.append(f"{times[8] / times[1]:.2f} (N = {rows:,})")
+        said += [f"{name} on 8 machines, over that on 1: {', '.join(ratios)}"] if ratios else []
     most = max((r.figures["rounds"] for r in where(results, method=DANE) if r.figures["rounds"]), default=0)
     said.append(f"DANE needs {most} rounds at most, no more than the others {ahead(results, 'rounds')}")
     said.append(f"it takes no more seconds than they {ahead(results, 'seconds')}")

@@ -101,12 +101,17 @@ class FitData:
 
 @dataclass(frozen=True)
 class FitValidation:
-    """The arguments of `fit` that begin with validation_; `split`: the part of the rows that validates, in 0..1."""
+    """The arguments of `fit` that begin with validation_, and one of the run.
+
+    `split`: the part of the rows that validates, in 0..1. `in_turn`: whether the orders of a shuffle that the training
+    data share are to be those of one machine.
+    """
 
     data: Any = None
     split: float = 0.0
     batch_size: int | None = None
     steps: int | None = None
+    in_turn: bool = True
 
 
 NO_VALIDATION = FitValidation()
@@ -153,7 +158,7 @@ def capture_data(
         (x, y, sample_weight), rest = arrays.split(flavor, (x, y, sample_weight), validation.split)
         validation = replace(validation, data=rest)
     side = FitData(x, y, sample_weight, class_weight=dict(class_weight) if class_weight else None, **training)
-    captured = _capture_training(flavor, blobs, _as_pipeline(side), validation.data, divide)
+    captured = _capture_training(flavor, blobs, _as_pipeline(side), validation, divide)
     if validation.data is None or not validate_remotely or _shuffled(validation.data) is not None:
         return captured
     data = _capture_validation(flavor, blobs, validation, side.batch_size, divide)
@@ -178,8 +183,8 @@ def _share_a_shuffle(x: Any, shuffled: Any) -> bool:
     return orders.share_a_shuffle(x, shuffled)
 
 
-def _capture_training(flavor: str, blobs: Blobs, side: FitData, validation_data: Any, divide: bool) -> Captured:
-    in_turn = _share_a_shuffle(side.x, _shuffled(validation_data))
+def _capture_training(flavor: str, blobs: Blobs, side: FitData, validation: FitValidation, divide: bool) -> Captured:
+    in_turn = validation.in_turn and _share_a_shuffle(side.x, _shuffled(validation.data))
     shared = "its validation data have the same shuffle, so that each reads in an order that the other changes"
     taken, feed = shared if in_turn else _take(flavor, blobs, side, divide), None
     if isinstance(taken, str):
@@ -188,7 +193,7 @@ def _capture_training(flavor: str, blobs: Blobs, side: FitData, validation_data:
         feed = feeds.plan(flavor, side)
         taken = _fed(feed, blobs, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
     refs = _refs(taken.data)
-    return Captured(taken.data, None, validation_data, taken.spec, taken.facts, refs, feed, in_turn)
+    return Captured(taken.data, None, validation.data, taken.spec, taken.facts, refs, feed, in_turn)
 
 
 def _capture_validation(

@@ -14,6 +14,7 @@ cache of shuffled rows, which keeps the order of the first `fit`.
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ class _Orders:
 
 _OF: IdentityMap[_Orders] = IdentityMap()
 _ACTIVE: list[bool] = []  # not empty while the script's iterators are counted
-_TRAINED_ON: list[Any] = []  # the seeded shuffles of the dataset that workers read now
+_GUARDS: "list[ShuffleGuard]" = []  # of the dataset that a `fit` trains on now
 
 
 @contextlib.contextmanager
@@ -117,24 +118,72 @@ def is_reshuffled(dataset: Dataset) -> bool:
     return bool(_seeded_shuffles(dataset))
 
 
+def is_cached(dataset: Dataset) -> bool:
+    """Return whether a cache keeps rows of `dataset` behind a shuffle."""
+    stages = _stages(dataset)
+    return any(map(_reshuffles, stages)) and bool(_caches(stages))
+
+
 def share_a_shuffle(first: Dataset, second: Dataset) -> bool:
     """Return whether iterators of one dataset change the order of the other, in the same way in each run."""
     shuffles = _seeded_shuffles(first)
     return any(stage is shuffle for stage in _seeded_shuffles(second) for shuffle in shuffles)
 
 
-@contextlib.contextmanager
-def trained_on(dataset: Dataset) -> Iterator[None]:
-    """Refuse within the context that the script makes an iterator that changes the order of the next epoch.
+@dataclass
+class ShuffleGuard:
+    """Iterators of the script that draw from the shuffles of the data that `fit` trains on.
 
-    Raises:
-        UserError: From the script's own line, if it makes one.
+    Attributes:
+        shuffles: The seeded shuffles of the training data.
+        thread: The only thread that counts; None: every one.
+        place: File and line of the first iterator; "": there was none.
+        training: An epoch is under way, in which an iterator is refused at once.
     """
-    _TRAINED_ON.extend(_seeded_shuffles(dataset))
+
+    shuffles: list[Any]
+    thread: int | None = None
+    place: str = ""
+    training: bool = False
+
+    def begin_epoch(self) -> None:
+        """Refuse iterators from now on."""
+        self.training = True
+
+    def end_epoch(self) -> None:
+        """Note iterators again."""
+        self.training = False
+
+    def stop(self) -> None:
+        """Note no iterator any more."""
+        self.shuffles.clear()
+
+    def note(self, stages: Sequence[Any]) -> None:
+        """Note an iterator of a pipeline of `stages`. Raises UserError within an epoch."""
+        if self.thread not in (None, threading.get_ident()):
+            return
+        if any(stage is shuffle for stage in stages for shuffle in self.shuffles):
+            self.place = self.place or where()
+            if self.training:
+                raise UserError(
+                    "a callback must not read the shuffled rows that fit trains on within an epoch. Received: an "
+                    f"iterator at {self.place}; read them in on_train_end, or use --capture replica"
+                )
+
+
+@contextlib.contextmanager
+def trained_on(dataset: Dataset, *, in_this_thread: bool = False) -> Iterator[ShuffleGuard]:
+    """Note within the context the script's iterators that change the order of `dataset`.
+
+    Args:
+        dataset: The training data.
+        in_this_thread: Iterators of other threads do not count.
+    """
+    _GUARDS.append(guard := ShuffleGuard(_seeded_shuffles(dataset), threading.get_ident() if in_this_thread else None))
     try:
-        yield
+        yield guard
     finally:
-        _TRAINED_ON.clear()
+        _GUARDS.remove(guard)
 
 
 def _made(original: Any, iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -158,12 +207,8 @@ def _draw(dataset: Any) -> None:
     """Count one iterator of `dataset`, after those that are owed."""
     eagerly = tf.executing_eagerly()
     stages = _stages(dataset)
-    if any(stage is shuffle for stage in stages for shuffle in _TRAINED_ON):
-        raise UserError(
-            "a callback must not read the shuffled rows that fit trains on: each reading gives the next epoch another "
-            f"order. Received: an iterator at {where()}; give the shuffle reshuffle_each_iteration=False, or use "
-            "--capture replica"
-        )
+    for guard in _GUARDS:
+        guard.note(stages)
     for stage in filter(division.state_of, stages):
         for _ in range(_of(stage).settle() if eagerly else 0):
             iter(stage)

@@ -50,7 +50,6 @@ class Flavor(Protocol):
 
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         """Return the steps that Keras takes where it is given a number of steps for an epoch."""
-        ...
 
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         """Set the steps of one call; another number makes Keras trace its functions again."""

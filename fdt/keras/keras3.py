@@ -60,7 +60,9 @@ class Keras3:
 
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         count = self.steps_per_execution(model)
-        return steps and -(-steps // count) * count  # the last execution has all its steps
+        if steps is None or steps < 0:
+            return steps
+        return -(-steps // count) * count  # the last execution has all its steps
 
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         if count != self.steps_per_execution(model):

@@ -51,6 +51,11 @@ def is_sgd(optimizer: Any) -> bool:
     return _kind(inner_optimizer(optimizer)) == "SGD"
 
 
+def is_linear(optimizer: Any) -> bool:
+    """Return whether it does not matter to the optimizer if gradients are added before or in its own arithmetic."""
+    return _kind(inner_optimizer(optimizer)) in ("SGD", "Lion")
+
+
 @contextmanager
 def off(
     optimizer: Any, variables: Sequence[Any], direction: Sequence[Tensor], fresh: Sequence[Tensor]

@@ -21,7 +21,7 @@ from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, pushed_others
-from nfdt.model.variables import clipped, current_rate, is_sgd, loss_scale, momentum_of
+from nfdt.model.variables import clipped, current_rate, is_linear, loss_scale, momentum_of
 from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign, change_of, decays
 
@@ -203,8 +203,8 @@ class GradientStep:
         by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
         present = sorted(by_position)
         scale = loss_scale(self._model.optimizer)
-        keras_3 = self._trainable.flavor.name == "keras" and not is_sgd(self._model.optimizer)
-        self.adds_rows = keras_3 and any(isinstance(g, tf.IndexedSlices) for g in by_position.values())
+        squares = self._trainable.flavor.name == "keras" and not is_linear(self._model.optimizer)
+        self.adds_rows = squares and any(isinstance(g, tf.IndexedSlices) for g in by_position.values())
         dense = [tf.convert_to_tensor(by_position[i]) for i in present]
         return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]
 

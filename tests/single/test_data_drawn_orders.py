@@ -1,5 +1,7 @@
 """Orders that the script draws of a seeded shuffle before `fit`: workers begin with the next one."""
 
+from types import SimpleNamespace
+
 import keras
 import pytest
 import tensorflow as tf
@@ -8,6 +10,7 @@ import tf_keras
 from client_shim.capture import orders
 from client_shim.capture.data import FitValidation, capture_data
 from client_shim.capture.datasets import capture
+from client_shim.row_orders import RowOrders
 from fdt.blobs import LocalBlobs
 from fdt.data import iterators_of_fit, open_source
 from fdt.data.pipeline import Refused
@@ -209,8 +212,8 @@ def test_a_pipeline_of_many_parts_is_read():
     assert sum(1 for _ in data) == 1101
 
 
-def of_fit(blobs, data, validation):
-    return capture_data("keras", blobs, data, validation=FitValidation(validation))
+def of_fit(blobs, data, validation, **more):
+    return capture_data("keras", blobs, data, validation=FitValidation(validation, **more))
 
 
 @pytest.mark.parametrize("derived", [lambda data: data, lambda data: data.take(1), lambda data: data.skip(1).cache()])
@@ -220,6 +223,12 @@ def test_the_client_draws_training_and_validation_that_share_a_shuffle(blobs, de
     assert isinstance(captured.train, FeedData) and captured.in_turn
     assert captured.validation is None
     assert "the same shuffle" in captured.facts.note
+
+
+def test_workers_read_a_shared_shuffle_where_numbers_are_not_those_of_one_machine(blobs):
+    data = shuffled()
+    captured = of_fit(blobs, data, data.take(1), in_turn=False)
+    assert isinstance(captured.train, GraphData) and captured.validation is None and not captured.in_turn
 
 
 def test_the_client_draws_validation_data_that_are_shuffled(blobs):
@@ -239,10 +248,67 @@ def test_workers_read_validation_data_whose_order_stays_or_is_another_in_each_ru
         assert isinstance(captured.train, GraphData) and isinstance(captured.validation, GraphData)
 
 
-def test_a_callback_must_not_read_what_workers_shuffle():
+class Training:
+    """What `fit` does to the orders of its data, without workers."""
+
+    def __init__(self, blobs, data, validation=None, first=0):
+        captured = of_fit(blobs, data, validation)
+        arguments = {"x": data, "initial_epoch": 0}
+        call = SimpleNamespace(arguments=arguments, steps_per_epoch=0, flavor=SimpleNamespace(name="keras"))
+        client = SimpleNamespace(hello=SimpleNamespace(workers=2))
+        run = SimpleNamespace(engine="hfdt", client=client, settings=SimpleNamespace(options={}))
+        self.orders = RowOrders(run, call, captured, first)
+
+
+def test_a_callback_that_reads_what_workers_shuffle_is_refused_within_an_epoch(blobs):
     data = shuffled()
-    with orders.trained_on(data):
+    training = Training(blobs, data).orders
+    with training.watched():
         first_labels(shuffled())
-        with pytest.raises(UserError, match="a callback must not read the shuffled rows.* Received: an iterator at "):
+        training.epoch_begins()
+        with pytest.raises(UserError, match="within an epoch. Received: an iterator at .*; read them in on_train_end"):
             first_labels(data.take(1))
-    first_labels(data)
+
+
+def test_a_callback_reads_behind_the_last_epoch_as_on_one_machine(blobs):
+    data, alone = shuffled(), shuffled()
+    order_of_fit(keras, alone, None)
+    training = Training(blobs, data).orders
+    with training.watched():
+        for _ in range(3):
+            training.epoch_begins()
+            training.epoch_ended()
+        assert first_labels(data) == first_labels(alone)
+        with pytest.raises(UserError, match="but behind its last epoch.* Received: an iterator at "):
+            training.epoch_begins()
+    assert first_labels(data) == first_labels(alone)
+
+
+def test_a_callback_reads_in_turn_with_the_client_but_before_the_first_epoch(blobs):
+    data = shuffled()
+    training = Training(blobs, data, data.take(1)).orders
+    with training.watched():
+        training.epoch_begins()
+        first_labels(data)
+        training.epoch_ended()
+        training.epoch_begins()
+    training = Training(blobs, data, data.take(1)).orders
+    with training.watched():
+        first_labels(data)
+        with pytest.raises(UserError, match="Received: an iterator at "):
+            training.epoch_begins()
+
+
+def test_a_resumed_fit_owes_the_epochs_before_it(blobs):
+    data, alone = shuffled(), shuffled()
+    order_of_fit(keras, alone, None)
+    Training(blobs, data, first=3)
+    assert first_labels(data) == first_labels(alone)
+
+
+def test_a_fit_with_caches_behind_one_shuffle_is_not_resumed(blobs):
+    data = shuffled()
+    Training(blobs, data, data.cache())
+    with pytest.raises(UserError, match="cannot be resumed whose training and validation data have one shuffle"):
+        Training(blobs, data, data.cache(), first=1)
+    Training(blobs, data, data.take(1), first=1)

@@ -79,7 +79,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             if captured.feed is not None:
                 captured.feed.skip(fit_checkpoints.first)
             ClientValidation(call, captured, fit_checkpoints.first).skip()
-            RowOrders(run, call, captured, fit_checkpoints.first)
+            RowOrders(run, call, captured).begin_at(fit_checkpoints.first)
             return fit_checkpoints.replay()
         job = make_job(
             run, call, captured, program, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
@@ -127,7 +127,8 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
     trained = run.fits > 1 or fit_checkpoints is not None
     check = _program_check(fit.call, job.program.digest, trained=trained)
     first = fit_checkpoints.first if fit_checkpoints is not None else fit.call.arguments["initial_epoch"] or 0
-    orders = RowOrders(run, fit.call, fit.captured, first)
+    orders = RowOrders(run, fit.call, fit.captured)
+    orders.begin_at(first)
     remote = Remote(job, fit.trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check, orders)
     validation = ClientValidation(fit.call, fit.captured, first)
     if fit.captured.in_turn:

@@ -27,18 +27,21 @@ class RowOrders:
         run: The run of the script.
         call: The call of `fit`.
         captured: The captured data of the call.
-        first: The first epoch to train.
     """
 
-    def __init__(self, run: ScriptRun, call: FitCall, captured: Captured, first: int) -> None:
-        self._call, self._train = call, captured.train
+    def __init__(self, run: ScriptRun, call: FitCall, captured: Captured) -> None:
+        self._call, self._train, self._validation = call, captured.train, captured.validation_data
         self._exact = has_one_machines_numbers(run)
         self._in_turn = captured.in_turn
-        self._epochs, self._owed = first - (call.arguments["initial_epoch"] or 0), 0
+        self._epochs = self._owed = 0
         self._guard: ShuffleGuard | None = None
+
+    def begin_at(self, first: int) -> None:
+        """Note the epochs before `first`, which an earlier run has trained. Raises UserError where they matter."""
+        self._epochs = first - (self._call.arguments["initial_epoch"] or 0)
         if self._epochs:
-            self._refuse_caches(captured)
-            self.owe()
+            self._refuse_caches()
+            self._owe()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -69,11 +72,11 @@ class RowOrders:
     def epoch_ended(self) -> None:
         """Note that workers have read one more epoch."""
         self._epochs += 1
-        self.owe()
+        self._owe()
         if self._guard is not None:
             self._guard.end_epoch()
 
-    def owe(self) -> None:
+    def _owe(self) -> None:
         """Owe the script's dataset the iterators that workers made of it in the epochs up to now."""
         if not self._by_workers():
             return
@@ -85,11 +88,11 @@ class RowOrders:
         orders.owe(self._call.arguments["x"], made - self._owed)
         self._owed = made
 
-    def _refuse_caches(self, captured: Captured) -> None:
+    def _refuse_caches(self) -> None:
         """Raise UserError where a resumed `fit` would fill its caches in another order than the first one."""
         from client_shim.capture import orders
 
-        datasets = [self._call.arguments["x"], unpacked(captured.validation_data)[0]] if self._in_turn else []
+        datasets = [self._call.arguments["x"], unpacked(self._validation)[0]] if self._in_turn else []
         if any(orders.is_cached(dataset) for dataset in datasets):
             raise UserError(
                 "a fit cannot be resumed whose training and validation data have one shuffle and are cached behind it: "

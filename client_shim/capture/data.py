@@ -159,32 +159,32 @@ def capture_data(
         validation = replace(validation, data=rest)
     side = FitData(x, y, sample_weight, class_weight=dict(class_weight) if class_weight else None, **training)
     captured = _capture_training(flavor, blobs, _as_pipeline(side), validation, divide)
-    if validation.data is None or not validate_remotely or _shuffled(validation.data) is not None:
+    if validation.data is None or not validate_remotely or _is_shuffled(validation.data):
         return captured
     data = _capture_validation(flavor, blobs, validation, side.batch_size, divide)
     return captured if data is None else replace(captured, validation=data, refs=captured.refs + _refs(data))
 
 
-def _shuffled(validation_data: Any) -> Any:
-    """Return the validation's dataset if each validation reads its rows in another order; otherwise None."""
+def _is_shuffled(validation_data: Any) -> bool:
+    """Return whether each validation reads its rows in another order."""
     dataset = None if validation_data is None else unpacked(validation_data)[0]
     if not is_dataset(dataset):
-        return None
-    from client_shim.capture import orders
-
-    return dataset if orders.is_reshuffled(dataset) else None
-
-
-def _share_a_shuffle(x: Any, shuffled: Any) -> bool:
-    if shuffled is None or not is_dataset(x):
         return False
     from client_shim.capture import orders
 
-    return orders.share_a_shuffle(x, shuffled)
+    return orders.is_reshuffled(dataset)
+
+
+def _share_a_shuffle(x: Any, validation_data: Any) -> bool:
+    if not is_dataset(x) or not _is_shuffled(validation_data):
+        return False
+    from client_shim.capture import orders
+
+    return orders.share_a_shuffle(x, unpacked(validation_data)[0])
 
 
 def _capture_training(flavor: str, blobs: Blobs, side: FitData, validation: FitValidation, divide: bool) -> Captured:
-    in_turn = validation.in_turn and _share_a_shuffle(side.x, _shuffled(validation.data))
+    in_turn = validation.in_turn and _share_a_shuffle(side.x, validation.data)
     shared = "its validation data have the same shuffle, so that each reads in an order that the other changes"
     taken, feed = shared if in_turn else _take(flavor, blobs, side, divide), None
     if isinstance(taken, str):

@@ -4,6 +4,7 @@ A seed that is a number, or is computed from the number of updates, is such a se
 differ between ranks (RankProgram.load), so these draw numbers of their own.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from fdt.keras.variables import tensor_variable
@@ -24,9 +25,7 @@ def fixed_draws(trainable: Any, traced: Any) -> list[str]:
         trainable: The model with its variables.
         traced: The traced step, of any number of rows.
     """
-    seeds = {id(v) for v in trainable.seeds}
-    groups = (trainable.trainable, trainable.non_trainable, trainable.optimizer, trainable.metrics)
-    alike = {id(tensor_variable(v).handle) for group in groups for v in group if id(v) not in seeds}
+    alike = alike_on_ranks(trainable)
     own = {id(inner) for outer, inner in traced.graph.captures if id(outer) not in alike}
     found = []
     for op in traced.graph.get_operations():
@@ -34,6 +33,17 @@ def fixed_draws(trainable: Any, traced: Any) -> list[str]:
             line = line_of_script(op)
             found += [f"{op.type} at {line}"] if line else []
     return found
+
+
+def alike_on_ranks(trainable: Any) -> set[int]:
+    """Return the ids of the handles of the variables that all ranks have alike: all but the generators' states."""
+    groups = (trainable.trainable, trainable.non_trainable, trainable.optimizer, trainable.metrics)
+    return handles(variable for group in groups for variable in group) - handles(trainable.seeds)
+
+
+def handles(variables: Iterable[Any]) -> set[int]:
+    """Return the ids of the handles by which a graph captures variables."""
+    return {id(tensor_variable(variable).handle) for variable in variables}
 
 
 def any_rows(tensor: Any) -> bool:

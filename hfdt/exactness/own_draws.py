@@ -5,14 +5,14 @@ that are averaged, the noise would be smaller than on one machine. Numbers that 
 are, do not count: the rows are other ones on each rank. Nor do those that a branch or a loop draws or assigns.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from client_shim.script_code import of_library, script_code
 from fdt.keras.variables import inner_optimizer, tensor_variable
-from hfdt.exactness.fixed_draws import STATELESS, any_rows
+from hfdt.exactness.fixed_draws import STATELESS, alike_on_ranks, any_rows, handles
 from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.row_dependence import line_of_script
 from replica.graph.flatten import RANDOM, WRITES, Flat, GraphNode, flatten
@@ -25,36 +25,43 @@ def own_draws(trainable: Any, found: GradientPass) -> list[str]:
         trainable: The model with its variables.
         found: The traced pass.
     """
-    seeds, metrics = _handles(trainable.seeds), _handles(trainable.metrics)
-    alike = _handles([*trainable.trainable, *trainable.non_trainable, *trainable.optimizer]) - seeds | metrics
-    drawn = [*_added(found.traced, alike), *_drawn(found.traced.graph, alike, seeds | metrics, line_of_script)]
+    alike, seeds = alike_on_ranks(trainable), handles(trainable.seeds)
+    step = _Traced.of(found.traced.graph, alike)
+    gradients = tf.nest.flatten(found.traced.structured_outputs[0], expand_composites=True)
+    drawn = list(_added(step, sum(each is not None for each in gradients)))
+    drawn += _assigned(step, seeds | handles(trainable.metrics), line_of_script)
     optimizers = [inner_optimizer(each) for each in trainable.flavor.optimizers(trainable.model)]
     if any(not of_library(each) or script_code([vars(each)]) for each in optimizers):
-        drawn += _drawn(_updates(found), alike, seeds, lambda _: "an optimizer")
+        drawn += _assigned(_Traced.of(_updates(found), alike), seeds, lambda _: "an optimizer")
     return list(dict.fromkeys(drawn))
 
 
-def _handles(variables: Sequence[Any]) -> set[int]:
-    return {id(tensor_variable(variable).handle) for variable in variables}
+class _Traced(NamedTuple):
+    """A traced graph.
+
+    Attributes:
+        flat: Its operations.
+        variables: The id of the variable's handle for each argument; None for one that is no variable.
+        states: The arguments that are states of generators, which differ between ranks: all variables but `alike`.
+    """
+
+    flat: Flat
+    variables: list[int | None]
+    states: set[int]
+
+    @classmethod
+    def of(cls, graph: Any, alike: set[int]) -> "_Traced":
+        outer = {id(inner): id(handle) for handle, inner in graph.captures if handle.dtype == tf.resource}
+        variables = [outer.get(id(tensor)) for tensor in graph.inputs]
+        return cls(flatten(graph), variables, {i for i, v in enumerate(variables) if v is not None and v not in alike})
 
 
-def _added(traced: Any, alike: set[int]) -> Iterator[str]:
-    """Yield the draws that the script's code adds to gradients, behind backpropagation."""
-    flat = flatten(traced.graph)
-    handles = _arguments(traced.graph)
-    gradients = tf.nest.flatten(traced.structured_outputs[0], expand_composites=True)
-    count = sum(each is not None for each in gradients)
-    by_script = _reached(flat, [n for n, _ in flat.outputs[:count]], lambda node: bool(line_of_script(node.op)))
-    for number in sorted(by_script):
-        if _is_own(flat, number, handles, alike):
-            op = flat.nodes[number].op
-            yield f"{op.type} at {line_of_script(op)}"
-
-
-def _arguments(graph: Any) -> list[int | None]:
-    """Return the id of the variable's handle for each argument of a graph; None for one that is no variable."""
-    outer = {id(inner): id(handle) for handle, inner in graph.captures if handle.dtype == tf.resource}
-    return [outer.get(id(tensor)) for tensor in graph.inputs]
+def _added(traced: _Traced, gradients: int) -> Iterator[str]:
+    """Yield the draws that the script's code adds to the first `gradients` outputs, behind backpropagation."""
+    nodes, outputs = traced.flat.nodes, [number for number, _ in traced.flat.outputs[:gradients]]
+    for number in sorted(_reached(traced.flat, outputs, lambda node: bool(line_of_script(node.op)))):
+        if _is_own(traced, number):
+            yield f"{nodes[number].op.type} at {line_of_script(nodes[number].op)}"
 
 
 def _updates(found: GradientPass) -> Any:
@@ -67,41 +74,38 @@ def _updates(found: GradientPass) -> Any:
     return tf.function(update, autograph=False).get_concrete_function().graph
 
 
-def _drawn(graph: Any, alike: set[int], left_out: set[int], line_of: Callable[[Any], str]) -> Iterator[str]:
+def _assigned(traced: _Traced, left_out: set[int], line_of: Callable[[Any], str]) -> Iterator[str]:
     """Yield the draws from which a graph computes what it assigns.
 
     Args:
-        graph: The graph.
-        alike: The ids of the handles of the variables that all ranks have alike; other ones are generators' states.
+        traced: The graph.
         left_out: The ids of the handles of the variables whose values do not count.
         line_of: Returns where an operation assigns; "" where that does not count.
     """
-    flat = flatten(graph)
-    handles = _arguments(graph)
-    for node in flat.nodes:
+    nodes = traced.flat.nodes
+    for node in nodes:
         if node.argument is not None or not node.op.type.startswith(WRITES) or not (line := line_of(node.op)):
             continue
-        variable = flat.nodes[node.inputs[0][0]].argument
-        if variable is not None and handles[variable] in left_out:
+        variable = nodes[node.inputs[0][0]].argument
+        if variable is not None and traced.variables[variable] in left_out:
             continue
-        for number in _reached(flat, [n for n, _ in node.inputs[1:]]):
-            if _is_own(flat, number, handles, alike):
-                op = flat.nodes[number].op
-                yield f"{op.type} at {line_of_script(op) or line}"
+        for number in _reached(traced.flat, [n for n, _ in node.inputs[1:]]):
+            if _is_own(traced, number):
+                yield f"{nodes[number].op.type} at {line_of_script(nodes[number].op) or line}"
 
 
-def _is_own(flat: Flat, number: int, handles: list[int | None], alike: set[int]) -> bool:
+def _is_own(traced: _Traced, number: int) -> bool:
     """Return whether a node draws other numbers on each rank, but not for each row.
 
-    TensorFlow's generator does, and a state that is not in `alike`: of a layer, of Keras's global generator.
+    TensorFlow's generator does, and a state of a layer's or of Keras's global generator.
     """
-    node = flat.nodes[number]
+    node = traced.flat.nodes[number]
     if node.argument is not None or any_rows(node.op.outputs[0]):
         return False
     if not node.op.type.startswith(STATELESS):
         return node.op.type in RANDOM
-    arguments = (flat.nodes[n].argument for n in _reached(flat, [n for n, _ in node.inputs[1:]]))
-    return any(argument is not None and handles[argument] not in (None, *alike) for argument in arguments)
+    seed = _reached(traced.flat, [n for n, _ in node.inputs[1:]])
+    return any(traced.flat.nodes[n].argument in traced.states for n in seed)
 
 
 def _reached(flat: Flat, start: list[int], goes_on: Callable[[GraphNode], bool] = lambda _: True) -> set[int]:

@@ -257,7 +257,8 @@ class Training:
         call = SimpleNamespace(arguments=arguments, steps_per_epoch=0, flavor=SimpleNamespace(name="keras"))
         client = SimpleNamespace(hello=SimpleNamespace(workers=2))
         run = SimpleNamespace(engine="hfdt", client=client, settings=SimpleNamespace(options={}))
-        self.orders = RowOrders(run, call, captured, first)
+        self.orders = RowOrders(run, call, captured)
+        self.orders.begin_at(first)
 
 
 def test_a_callback_that_reads_what_workers_shuffle_is_refused_within_an_epoch(blobs):

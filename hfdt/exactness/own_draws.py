@@ -2,7 +2,7 @@
 
 Every rank would add other noise, and the ranks' weights would be different from then on; in gradients, and in variables
 that are averaged, the noise would be smaller than on one machine. Numbers that are drawn for each row, as dropout's
-are, do not count: the rows are other ones on each rank. Nor do those that a branch or a loop draws or assigns.
+are, do not count: the rows are other ones on each rank. A branch or a loop counts as a whole.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from fdt.keras.variables import inner_optimizer, tensor_variable
 from hfdt.exactness.fixed_draws import STATELESS, alike_on_ranks, any_rows, handles
 from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.row_dependence import line_of_script
-from replica.graph.flatten import RANDOM, WRITES, Flat, GraphNode, flatten
+from replica.graph.flatten import RANDOM, Flat, GraphNode, flatten, function_graph, functions_of, written_by
 
 
 def own_draws(trainable: Any, found: GradientPass) -> list[str]:
@@ -42,26 +42,27 @@ class _Traced(NamedTuple):
     Attributes:
         flat: Its operations.
         variables: The id of the variable's handle for each argument; None for one that is no variable.
-        states: The arguments that are states of generators, which differ between ranks: all variables but `alike`.
+        draws: By node, the operation that draws other numbers on each rank, but not for each row.
     """
 
     flat: Flat
     variables: list[int | None]
-    states: set[int]
+    draws: dict[int, Any]
 
     @classmethod
     def of(cls, graph: Any, alike: set[int]) -> "_Traced":
         outer = {id(inner): id(handle) for handle, inner in graph.captures if handle.dtype == tf.resource}
-        variables = [outer.get(id(tensor)) for tensor in graph.inputs]
-        return cls(flatten(graph), variables, {i for i, v in enumerate(variables) if v is not None and v not in alike})
+        flat, variables = flatten(graph), [outer.get(id(tensor)) for tensor in graph.inputs]
+        generators = {i for i, v in enumerate(variables) if v is not None and v not in alike}  # their states
+        return cls(flat, variables, dict(_draws(flat, generators)))
 
 
 def _added(traced: _Traced, gradients: int) -> Iterator[str]:
     """Yield the draws that the script's code adds to the first `gradients` outputs, behind backpropagation."""
     nodes, outputs = traced.flat.nodes, [number for number, _ in traced.flat.outputs[:gradients]]
     for number in sorted(_reached(traced.flat, outputs, lambda node: bool(line_of_script(node.op)))):
-        if _is_own(traced, number):
-            yield f"{nodes[number].op.type} at {line_of_script(nodes[number].op)}"
+        if op := traced.draws.get(number):
+            yield f"{op.type} at {line_of_script(op) or line_of_script(nodes[number].op)}"
 
 
 def _updates(found: GradientPass) -> Any:
@@ -83,29 +84,37 @@ def _assigned(traced: _Traced, left_out: set[int], line_of: Callable[[Any], str]
         line_of: Returns where an operation assigns; "" where that does not count.
     """
     nodes = traced.flat.nodes
-    for node in nodes:
-        if node.argument is not None or not node.op.type.startswith(WRITES) or not (line := line_of(node.op)):
+    for place, node in enumerate(nodes):
+        if node.argument is not None or not (line := line_of(node.op)):
             continue
-        variable = nodes[node.inputs[0][0]].argument
-        if variable is not None and traced.variables[variable] in left_out:
-            continue
-        for number in _reached(traced.flat, [n for n, _ in node.inputs[1:]]):
-            if _is_own(traced, number):
-                yield f"{nodes[number].op.type} at {line_of_script(nodes[number].op) or line}"
+        written = {nodes[number].argument for number, _ in written_by(node)}
+        if all(each is not None and traced.variables[each] in left_out for each in written):
+            continue  # also where nothing is written
+        for number in (place, *_reached(traced.flat, [n for n, _ in node.inputs])):
+            if op := traced.draws.get(number):
+                yield f"{op.type} at {line_of_script(op) or line}"
 
 
-def _is_own(traced: _Traced, number: int) -> bool:
-    """Return whether a node draws other numbers on each rank, but not for each row.
+def _draws(flat: Flat, generators: set[int]) -> Iterator[tuple[int, Any]]:
+    """Yield nodes and the operations by which they draw other numbers on each rank, but not for each row.
 
-    TensorFlow's generator does, and a state of a layer's or of Keras's global generator.
+    TensorFlow's generator does, and a state of a layer's or of Keras's global generator: one of these arguments.
     """
-    node = traced.flat.nodes[number]
-    if node.argument is not None or any_rows(node.op.outputs[0]):
-        return False
-    if not node.op.type.startswith(STATELESS):
-        return node.op.type in RANDOM
-    seed = _reached(traced.flat, [n for n, _ in node.inputs[1:]])
-    return any(traced.flat.nodes[n].argument in traced.states for n in seed)
+    for number, node in enumerate(flat.nodes):
+        for op in _operations(node.op) if node.argument is None else ():
+            if not op.type.startswith(STATELESS) and op.type not in RANDOM or any_rows(op.outputs[0]):
+                continue
+            seed = _reached(flat, [n for n, _ in node.inputs])
+            if op.type in RANDOM or any(flat.nodes[n].argument in generators for n in seed):
+                yield number, op
+
+
+def _operations(op: Any) -> Iterator[Any]:
+    """Yield an operation and those of the functions that it may call."""
+    yield op
+    for name in functions_of(op):
+        for inner in function_graph(op.graph, name).get_operations():
+            yield from _operations(inner)
 
 
 def _reached(flat: Flat, start: list[int], goes_on: Callable[[GraphNode], bool] = lambda _: True) -> set[int]:

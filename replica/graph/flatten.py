@@ -67,7 +67,7 @@ class Flat:
 
     def assigned(self) -> list[int]:
         """Return the arguments that are variables and that an operation assigns."""
-        refs = [ref for n in self.nodes if n.argument is None and n.inputs for ref in _written(n)]
+        refs = [ref for n in self.nodes if n.argument is None and n.inputs for ref in written_by(n)]
         found = {self.nodes[number].argument for number, _ in refs}
         return sorted(argument for argument in found if argument is not None)
 
@@ -86,7 +86,7 @@ def flatten(graph: Any) -> Flat:
     return _pruned(Flat(builder.nodes, [name.ref for name in outputs], waited))
 
 
-def _written(node: GraphNode) -> list[Ref]:
+def written_by(node: GraphNode) -> list[Ref]:
     """Return the inputs that are variables which a node assigns; all variables for a branch or loop that assigns."""
     if node.op.type.startswith(WRITES):
         return node.inputs[:1]

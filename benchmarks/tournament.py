@@ -93,7 +93,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["cnn"])
+    tasks = "default: cnn and text; resnet20 takes hours"
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["cnn", "text"], help=tasks)
     parser.add_argument("--clusters", nargs="+", choices=(*NAMES, *HELD_OUT), default=list(NAMES))
     parser.add_argument("--held-out", action="store_true", help="the clusters that the table of `nfdt advise` lacks")
     parser.add_argument("--algorithms", nargs="+", help="names, without options; default: all")

@@ -18,7 +18,8 @@ import numpy as np  # noqa: E402
 from pictures import accuracy, images  # noqa: E402
 
 from fdt.blobs import LocalBlobs  # noqa: E402
-from fdt.network import Cluster, NetworkLink, NodeGroup, Speed  # noqa: E402
+from fdt.network import Cluster  # noqa: E402
+from fdt.network.reading import parse_cluster  # noqa: E402
 
 DIVIDED, WHOLE = "the batch is divided", "a batch per node"
 CLASSES, LOOKED = 10, {DIVIDED: 10_000, WHOLE: 2_000}  # test rows, of the task's classes
@@ -72,15 +73,25 @@ def weights(task: str) -> int:
     return sum(int(np.prod(v.shape)) for v in network(task).trainable_variables)
 
 
-def cluster(text: str, n: int, task: Task) -> Cluster:
-    """`text`: "medium 1 Gbit/s" (a hub, the air: all share it), "switch 100 Mbit/s" (full duplex links), "": none."""
+def cluster_file(text: str, n: int, task: Task) -> str:
+    """Return a cluster file.
+
+    `text`: "medium 1 Gbit/s" (a hub, the air: all share it), "switch 100 Mbit/s" (full duplex links), "": unlimited.
+    """
     if not text:
-        return Cluster((NodeGroup("node", n),), step_s=task.step_s)
-    kind, number, unit = text.split()
-    link = NetworkLink(float(number) * {"Mbit/s": 1e6, "Gbit/s": 1e9}[unit] / 8, LATENCY_S)
-    own, shared = (NetworkLink(), link) if kind == "medium" else (link, None)
-    nodes = (NodeGroup("node", n, Speed(1.0, SHAPE)),)
-    return Cluster(nodes, step_s=task.step_s, link=own, multicast=True, medium=shared)
+        return f"step: {task.step_s:g} s\nnodes: [{{name: node, count: {n}}}]\n"
+    kind, bandwidth = text.split(" ", 1)
+    return f"""\
+step: {task.step_s:g} s
+multicast: true
+{"medium" if kind == "medium" else "link"}: {{bandwidth: {bandwidth}, latency: {1e3 * LATENCY_S:g} ms}}
+nodes:
+  - {{name: node, count: {n}, speed: {{distribution: gamma, mean: 1, shape: {SHAPE:g}}}}}
+"""
+
+
+def cluster(text: str, n: int, task: Task) -> Cluster:
+    return parse_cluster(cluster_file(text, n, task))
 
 
 # -- trainings ---------------------------------------------------------------------------------------------------------

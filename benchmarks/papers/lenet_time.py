@@ -54,11 +54,9 @@ def round_s(method: str, gpus: int, step_s: float, nbytes: int) -> float:
     DANE passes twice over a worker's rows: for the gradient, and to minimize; two averages go through the server.
     Allreduce has an average for each batch of 100 rows a GPU, by a ring.
     """
-    from fdt.network import Cluster, NodeGroup
     from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
     batches, vector = -(-ROWS // (gpus * BATCH)), np.zeros(nbytes // 4, np.float32)
-    cluster = Cluster(machines(gpus), step_s=step_s)
     if method == "dane":
 
         def rank(comm: Any) -> None:
@@ -66,24 +64,24 @@ def round_s(method: str, gpus: int, step_s: float, nbytes: int) -> float:
                 comm.work(batches)
                 comm.add(vector)
 
-        server = NodeGroup("server", 1, link=link())
-        return on_star(Cluster((*cluster.groups, server), step_s=step_s), rank, SUM_BPS * step_s)
-    world = SimulatedWorld(cluster)
+        return on_star(cluster(gpus, step_s, server=True), rank, SUM_BPS * step_s)
+    world = SimulatedWorld(cluster(gpus, step_s, server=False))
     on_simulated(world, lambda comm: (comm.work(1), comm.sum([vector], "average")))
     return batches * world.now_s
 
 
-def link() -> Any:
-    from fdt.network import NetworkLink
+def cluster_file(gpus: int, step_s: float, server: bool) -> str:
+    """Return the file of machines of two GPUs, which share their machine's link, and a server."""
+    link = f"{{bandwidth: {8e-9 * LINK_BPS:g} Gbit/s, latency: {1e3 * LATENCY_S:g} ms}}"
+    nodes = [f"{{name: machine-{k // 2}, count: {min(2, gpus - k)}, uplink: {link}}}" for k in range(0, gpus, 2)]
+    nodes += server * [f"{{name: adder, count: 1, link: {link}}}"]
+    return f"step: {step_s:g} s\nnodes:\n" + "".join(f"  - {node}\n" for node in nodes)
 
-    return NetworkLink(LINK_BPS, LATENCY_S)
 
+def cluster(gpus: int, step_s: float, server: bool) -> Any:
+    from fdt.network.reading import parse_cluster
 
-def machines(gpus: int) -> tuple[Any, ...]:
-    """Return machines of two GPUs, which share their machine's link."""
-    from fdt.network import NodeGroup
-
-    return tuple(NodeGroup(f"machine-{k // 2}", min(2, gpus - k), uplink=link()) for k in range(0, gpus, 2))
+    return parse_cluster(cluster_file(gpus, step_s, server))
 
 
 def draw(results: Results, figure: Any) -> None:

@@ -51,7 +51,8 @@ def section(experiment: Experiment, results: Results) -> str:
     ])  # fmt: skip
     shown = f"![{experiment.title}](../figures/papers/{experiment.name}.svg)\n"
     tables = [f"{t.title}:\n\n{markdown(t)}" for t in experiment.tables(results)]
-    return "\n".join([head, markdown(row), shown, *tables])
+    files = [f"Cluster file, {which}:\n\n```yaml\n{text.strip()}\n```\n" for which, text in experiment.clusters.items()]
+    return "\n".join([head, markdown(row), shown, *tables, *files])
 
 
 def markdown(table: Table) -> str:

@@ -71,12 +71,20 @@ class Timed:
         return self._part.minimum(task)
 
 
-def cluster(machines: int, server: bool) -> Any:
-    """Return equal machines whose steps of a second vary, and a server, on a star of links."""
-    from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
+def cluster_file(machines: int, server: bool) -> str:
+    """Return the file of equal machines whose steps of a second vary, and a server, on a star of links."""
+    return f"""\
+step: 1 s
+link: {{bandwidth: {8e-9 * LINK_BPS:g} Gbit/s, latency: {1e3 * LATENCY_S:g} ms}}
+nodes:
+  - {{name: machine, count: {machines}, speed: {{distribution: gamma, mean: 1, shape: {SHAPE:g}}}}}
+""" + server * "  - {name: adder, count: 1}\n"
 
-    nodes = (NodeGroup("machine", machines, Speed(1.0, SHAPE)), *([NodeGroup("server", 1)] if server else []))
-    return Cluster(nodes, step_s=1.0, link=NetworkLink(LINK_BPS, LATENCY_S))
+
+def cluster(machines: int, server: bool) -> Any:
+    from fdt.network.reading import parse_cluster
+
+    return parse_cluster(cluster_file(machines, server))
 
 
 def simulated(text: str, rows: int, machines: int) -> dict[str, Any]:

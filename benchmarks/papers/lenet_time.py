@@ -47,6 +47,12 @@ def seconds(data: str, net: str, gpus: int, rounds: int) -> float:
     return rounds * round_s("dane", gpus, STEP_S[data, net], 4 * WEIGHTS[data, net])
 
 
+def allreduce_s(data: str, net: str, gpus: int, batches: int) -> float:
+    """Return the seconds of so many batches of BATCH rows, each divided among the GPUs, with an average each."""
+    epoch_s = round_s("allreduce", gpus, STEP_S[data, net] / gpus, 4 * WEIGHTS[data, net])
+    return batches * epoch_s / -(-ROWS // (gpus * BATCH))
+
+
 @cache
 def round_s(method: str, gpus: int, step_s: float, nbytes: int) -> float:
     """Return the simulated seconds of a round, or of an epoch of allreduce.

@@ -189,7 +189,8 @@ EXPERIMENTS = [
         "grouped, synchronous and asynchronous training on unequal nodes",
         PATENT,
         SETTINGS + "benchmarks/unequal12.yaml: 8 nodes of speed 1, 4 of 1/3. Rate 0.08 where workers wait, 0.02 for "
-        "ddc_asgd; that of asgd is the best of B6, on held-out rows. The formulas of group_sync are ours.",
+        "ddc_asgd; that of asgd is the best of B6, on held-out rows. The formulas of group_sync are ours. B7 is the "
+        "spread over seeds: B1, B4 and B8 have the seeds 0 to 2, with smallest and largest; B6 has two, B9 one turn.",
         b1_runs,
         b1_measured,
         draw_curves,
@@ -200,7 +201,7 @@ EXPERIMENTS = [
         "ablation: one rate for all groups, and the number of groups",
         "Each group has its own learning rate; no threshold and no number of groups is given.",
         SETTINGS + "As B1, rate 0.08. One rate: every group's is the script's over the number of groups. G = 1 is "
-        "ssgd; G = n has each node alone, all asynchronous.",
+        "ssgd; G = n has each node alone, all asynchronous. Three seeds (B7).",
         b4_runs,
         b4_measured,
         draw_curves,
@@ -210,8 +211,8 @@ EXPERIMENTS = [
         "B6",
         "asynchronous training at tuned rates, with and without momentum",
         "At equal iterations asynchronous training converges worse than synchronous. No figure.",
-        SETTINGS + "As B1, on 10,000 training rows that are not trained on, seeds 10 and 11. What fails at the "
-        "script's rate is momentum 0.9 under delay.",
+        SETTINGS + "As B1, on 10,000 training rows that are not trained on, seeds 10 and 11 (B7: two). What fails at "
+        "the script's rate is momentum 0.9 under delay.",
         b6_runs,
         b6_measured,
         draw_rates,
@@ -220,7 +221,8 @@ EXPERIMENTS = [
         "B8",
         "more than two speeds",
         PATENT,
-        SETTINGS + "3 nodes each of speed 1, 1/2, 1/4, 1/8: four groups. Otherwise as B1.",
+        SETTINGS + "3 nodes each of speed 1, 1/2, 1/4, 1/8: four groups. Otherwise as B1, three seeds (B7). The rate "
+        "and momentum of 'asgd, tuned' are the best on the cluster of B1 (B6), not on this one.",
         b8_runs,
         b1_measured,
         draw_curves,

@@ -12,10 +12,20 @@ WORKERS, ROUNDS, ROWS = 4, 10, 10_000
 CONVEX, NET = "softmax regression", "lenet5"
 MODELS = (CONVEX, NET)
 TRIED = {
-    CONVEX: ("dane(mu=0.03)", "admm(rho=0.03)", "dane(mu=0.1)", "admm(rho=0.1)", "admm(rho=0.01)", "dane(mu=0.01)"),
-    NET: ("dane(mu=0.0)", "admm(rho=0.01)", "admm(rho=0.1)", "admm(rho=1.0)"),
+    CONVEX: (
+        *("dane(mu=0.03)", "admm(rho=0.03)", "dane(mu=0.1)", "admm(rho=0.1)", "admm(rho=0.01)", "dane(mu=0.01)"),
+        *("dane(mu=0.003)", "admm(rho=0.003)", "dane(mu=0.001)", "admm(rho=0.001)"),
+        *("admm(rho=0.0003)", "admm(rho=0.0001)"),
+    ),
+    NET: (
+        *("dane(mu=0.0)", "admm(rho=0.01)", "admm(rho=0.1)", "admm(rho=1.0)"),
+        *("admm(rho=0.003)", "admm(rho=0.001)", "dane(mu=0.003)", "dane(mu=0.001)"),
+    ),
 }
 LEAST = "least"
+LEVELS = {CONVEX: "the least point, exact", NET: "one machine's lowest of 20 epochs, no optimum"}
+FAMILIES = ("dane", "admm")
+NEAR, CLEARLY = 1.02, 1.5  # times the lower loss; times the fewer rounds
 
 
 def runs(quick: bool) -> Iterator[Run]:
@@ -87,42 +97,58 @@ def last(losses: list[float]) -> float:
 
 
 def level(results: Results, model: str) -> float | None:
-    """Return the test loss of the least point (convex), or the least of one machine's epochs."""
+    """Return the test loss of the least point (convex), or the lowest of one machine's epochs, which is no optimum."""
     found = where(results, model=model, algorithm=LEAST)
     return min(found[0].figures["test_loss"]) if found else None
 
 
 def draw(results: Results, figure: Any) -> None:
+    from matplotlib.ticker import LogLocator
+
     models = [m for m in MODELS if best(results, m, "dane")]
     for axis, model in zip(figure.subplots(1, max(1, len(models)), squeeze=False)[0], models, strict=False):
-        chosen = {family: best(results, model, family) for family in ("dane", "admm")}
+        chosen = {family: best(results, model, family) for family in FAMILIES}
         for found in where(results, model=model):
             family, curve = str(found.settings["algorithm"]).split("(")[0], found.figures["test_loss"]
             if family == LEAST:
                 continue
             color, is_best = "C0" if family == "dane" else "C1", found is chosen[family]
-            name = f"{found.settings['algorithm']}" + (" (best on held-out rows)" if is_best else "")
+            name = f"{found.settings['algorithm']} (best on held-out rows)" if is_best else ""
             axis.plot(range(1, len(curve) + 1), curve, color, alpha=1.0 if is_best else 0.3, label=name)
         if (lowest := level(results, model)) is not None:
-            axis.axhline(lowest, color="k", linestyle=":", label="one machine's least")
+            axis.axhline(lowest, color="k", linestyle=":", label=LEVELS[model])
         axis.set(title=f"MNIST, {model}, {WORKERS} workers", xlabel="round", ylabel="mean test loss", yscale="log")
-        axis.yaxis.set(major_formatter="{x:g}", minor_formatter="{x:g}")
-        axis.legend(fontsize=7)
+        axis.yaxis.set(major_locator=LogLocator(subs=(1, 2, 3, 4, 5, 7)), major_formatter="{x:g}", minor_formatter="")
+        axis.legend(fontsize=7, title="pale: other mu and rho", title_fontsize=7)
+
+
+def rounds_to(curve: list[float], loss: float) -> int:
+    return next(i + 1 for i, seen in enumerate(curve) if seen <= loss)
+
+
+def compared(results: Results, model: str) -> str:
+    """Return in words how many rounds DANE and ADMM need to a loss that both reach, each at its best."""
+    found = [best(results, model, family) for family in FAMILIES]
+    names = [str(f.settings["algorithm"]) for f in found if f]
+    curves = [f.figures["test_loss"] for f in found if f]
+    if len(curves) < len(FAMILIES):
+        return ""
+    mark = NEAR * max(map(min, curves))
+    dane, admm = (rounds_to(curve, mark) for curve in curves)
+    verdict = "is" if admm >= CLEARLY * dane else "is not"
+    ends = ", ".join(f"{name} {curve[-1]:.4f}" for name, curve in zip(names, curves, strict=True))
+    return (
+        f"{model}: {names[0]} needs {dane} rounds and {names[1]} {admm} to a loss of {mark:.4f}, within 2 % of the "
+        f"lowest that both reach, so ADMM's clearly more rounds {verdict} reproduced; after the last round {ends}"
+    )
 
 
 def measured(results: Results) -> str:
-    said = []
+    said = [compared(results, model) for model in MODELS]
     for model in MODELS:
-        lowest = level(results, model)
-        for family in ("dane", "admm"):
-            found = best(results, model, family)
-            if found and lowest is not None:
-                curve = found.figures["test_loss"]
-                near = next((i + 1 for i, loss in enumerate(curve) if loss < 1.02 * lowest), None)
-                when = f"after {near} rounds" if near else f"not in {len(curve)} rounds"
-                name = found.settings["algorithm"]
-                said.append(f"{model}: {name} is within 2 % of the least loss {lowest:.4f} {when}")
-    return "; ".join(said) + "." if said else "Nothing has run to the end yet."
+        lowest, name = level(results, model), LEVELS[model]
+        said += [f"the level of {model}, {name}, is {lowest:.4f}"] if lowest is not None else []
+    return "; ".join(filter(None, said)) + "." if any(said) else "Nothing has run to the end yet."
 
 
 def tables(results: Results) -> Iterator[Table]:
@@ -141,12 +167,13 @@ def tables(results: Results) -> Iterator[Table]:
 EXPERIMENTS = [
     Experiment(
         "D6",
-        "test loss by round of DANE, ADMM and the least one",
+        "test loss by round of DANE and ADMM, and a level",
         "DANE converges fast, ADMM needs clearly more rounds; a level line is the least mean loss.",
         "Model, workers, rho and mu are not stated. Ours: softmax regression (convex, penalty 1e-3, 10,000 rows, local "
         "minima by L-BFGS), whose least point is exact, and LeNet5 (50,000 rows, one local epoch a round), whose level "
-        "is one machine's least of 20 epochs; 4 workers. rho and mu were chosen on held-out rows. ADMM has one average "
-        "a round, DANE two.",
+        "is one machine's lowest of 20 epochs: no optimum, and DANE may fall below it. 4 workers. rho and mu were "
+        "chosen by the last loss on held-out rows, of 0.0001 or 0.001 to 0.1 or 1 for ADMM, 0 or 0.001 to 0.1 for "
+        "DANE. At mu = rho of 0.03 and more both fall alike. ADMM has one average a round, DANE two.",
         runs,
         measured,
         draw,

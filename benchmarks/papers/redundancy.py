@@ -97,7 +97,8 @@ def draw(results: Results, figure: Any) -> None:
                 axis.semilogy(redundancy, expected, f"C{color}--")
         axis.set(title=f"{task.upper()} (dashed: the source's formula)", xlabel="redundancy r")
         axis.title.set_fontsize(8)
-        axis.legend(fontsize=6)
+        axis.set_ylim(top=8 * axis.get_ylim()[1])  # the upper part is free for the legend
+        axis.legend(fontsize=6, loc="upper right")
     axes[0].set_ylabel(f"seconds of one batch, {NODES} nodes")
 
 

@@ -8,7 +8,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from benchmarks.papers import redundancy, server_star
+from benchmarks.papers import coded_nodes, convergence, lenet_time, redundancy, server_star
+from benchmarks.papers.coded_runs import CELLS, MULTICAST
+from benchmarks.papers.experiment import Measured
 from benchmarks.papers.softmax import Softmax
 from fdt.network import Cluster, NetworkLink, NodeGroup
 
@@ -40,3 +42,54 @@ def test_the_curvature_of_softmax_regression_is_the_change_of_its_gradient():
     after, before = (part.value(part.w0 + sign * step * direction)[1] for sign in (1, -1))
     (found,) = part.curvature([direction])
     np.testing.assert_allclose(found, (after - before) / (2 * step), rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize(("load", "calculation"), [(None, 1.0), (redundancy.WHOLE, 8.0)])
+def test_the_formula_starts_from_a_nodes_share_of_ssgd(load, calculation):
+    named = {"load": load} if load else {}
+    results = [Measured({"r": r, **named}, {"step_s": 16.0, "calculation_s": 8.0}) for r in (1, 2, 4)]
+    assert redundancy.parts(results) == (calculation, 16.0 - calculation)
+    expected = [r * calculation + (16.0 - calculation) / r for r in (1, 2, 4)]
+    assert redundancy.formula(results) == expected
+    assert redundancy.best_by_formula(results) == (4 if load is None else 1)
+
+
+def test_the_mean_against_asgd_is_over_the_nodes_where_it_reached_the_mark():
+    cell = CELLS[4]
+    times = {2: 10.0, 4: 30.0}  # of asgd: 8 nodes did not reach the mark, 6 and 10 did not run
+
+    def runs():
+        for n in cell.nodes:
+            yield Measured(cell.training("sgd", n), {"steps": 10})
+            step = {"load": cell.load, "task": cell.task, "network": cell.network, "nodes": n}
+            yield Measured({**step, "method": MULTICAST, "r": 1}, {"step_s": 2.0, "calculation_s": 1.0})
+            if n in (2, 4, 8):
+                yield Measured(cell.training("asgd", n), {"steps": 1, "seconds": times.get(n)})
+
+    results = list(runs())
+    asgd = coded_nodes.BEST[coded_nodes.ASYNCHRONOUS]
+    share, nodes = coded_nodes.saved(results, cell, asgd)
+    assert nodes == [2, 4]
+    assert share == pytest.approx(100 * ((1 - 20 / 10) + (1 - 20 / 30)) / 2)
+    assert coded_nodes.percent((share, nodes), cell, " than ASGD") == "33.3 % more than ASGD at 2, 4 nodes"
+    rows = coded_nodes.table(results, coded_nodes.BEST, "", ".3g").rows
+    assert [row[2] for row in rows] == ["10", "30", "-", "not reached", "-"]
+
+
+def test_rounds_of_dane_and_admm_to_a_loss_that_both_reach():
+    curves = {"least": [1.0], "dane(mu=0.1)": [3.0, 2.0, 1.0], "admm(rho=0.1)": [4.0, 2.1, 2.03]}
+    results = [
+        Measured({"model": "lenet5", "algorithm": name}, {"test_loss": curve, "held_out_loss": curve})
+        for name, curve in curves.items()
+    ]
+    said = convergence.compared(results, "lenet5")
+    assert "dane(mu=0.1) needs 2 rounds and admm(rho=0.1) 3 to a loss of 2.0706" in said
+    assert "ADMM's clearly more rounds is reproduced" in said
+
+
+def test_allreduce_shares_a_batch_and_averages_over_the_links():
+    one = lenet_time.allreduce_s("mnist", "lenet5", 1, 10)
+    assert one == pytest.approx(10 * lenet_time.STEP_S["mnist", "lenet5"])
+    # two GPUs of one machine exchange at no cost
+    assert lenet_time.allreduce_s("mnist", "lenet5", 2, 10) == pytest.approx(one / 2)
+    assert lenet_time.allreduce_s("mnist", "lenet5", 4, 10) > one / 4

@@ -59,7 +59,6 @@ class Experiment:
         draw: draws the picture on an empty matplotlib figure, with the axes and series of the source.
         tables: returns the tables, where the experiment has some.
         stored_with: the experiment whose file holds the runs, where several evaluate the same ones.
-        clusters: the cluster files of the simulated clock by description; one of the largest for those of a kind.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Experiment:
     draw: Callable[[Results, Any], None]
     tables: Callable[[Results], Iterable[Table]] = lambda results: ()
     stored_with: str = ""
-    clusters: Mapping[str, str] = field(default_factory=dict)
 
 
 class Store:

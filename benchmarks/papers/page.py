@@ -5,6 +5,7 @@ from pathlib import Path
 
 import harness
 
+from benchmarks.papers import cluster_files
 from benchmarks.papers.experiment import Experiment, Results, Table
 
 PAGE = harness.ROOT / "docs" / "results" / "papers.md"
@@ -52,7 +53,9 @@ def section(experiment: Experiment, results: Results) -> str:
     ])  # fmt: skip
     shown = f"![{experiment.title}](../figures/papers/{experiment.name}.svg)\n"
     tables = [f"{t.title}:\n\n{markdown(t)}" for t in experiment.tables(results)]
-    files = [f"Cluster file, {which}:\n\n```yaml\n{text.strip()}\n```\n" for which, text in experiment.clusters.items()]
+    files = [f"{which}:\n\n```yaml\n{text.strip()}\n```\n" for which, text in cluster_files.of(experiment.name)]
+    if files:
+        files = ['<details markdown="1"><summary>Cluster files</summary>\n', *files, "</details>\n"]
     return "\n".join([head, markdown(row), shown, *tables, *files])
 
 

@@ -77,12 +77,15 @@ class Timed:
 
 def cluster_file(machines: int, server: bool) -> str:
     """Return the file of equal machines whose steps of a second vary, and a server, on a star of links."""
-    return f"""\
+    return (
+        f"""\
 step: 1 s
 link: {{bandwidth: {8e-9 * LINK_BPS:g} Gbit/s, latency: {1e3 * LATENCY_S:g} ms}}
 nodes:
   - {{name: machine, count: {machines}, speed: {{distribution: gamma, mean: 1, shape: {SHAPE:g}}}}}
-""" + server * "  - {name: adder, count: 1}\n"
+"""
+        + server * "  - {name: adder, count: 1}\n"
+    )
 
 
 def cluster(machines: int, server: bool) -> Any:

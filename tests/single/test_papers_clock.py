@@ -8,11 +8,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from benchmarks.papers import coded_nodes, convergence, lenet_time, redundancy, server_star
+from benchmarks.papers import cluster_files, coded_nodes, convergence, lenet_time, redundancy, registry, server_star
 from benchmarks.papers.coded_runs import CELLS, MULTICAST
 from benchmarks.papers.experiment import Measured
 from benchmarks.papers.softmax import Softmax
 from fdt.network import Cluster, NetworkLink, NodeGroup
+from fdt.network.reading import parse_cluster
 
 
 def test_a_server_receives_adds_and_sends_over_its_link():
@@ -93,3 +94,9 @@ def test_allreduce_shares_a_batch_and_averages_over_the_links():
     # two GPUs of one machine exchange at no cost
     assert lenet_time.allreduce_s("mnist", "lenet5", 2, 10) == pytest.approx(one / 2)
     assert lenet_time.allreduce_s("mnist", "lenet5", 4, 10) > one / 4
+
+
+def test_all_experiments_with_a_described_cluster_state_their_files():
+    stated = {name: list(cluster_files.of(name)) for name in registry.experiments()}
+    assert {name for name, files in stated.items() if not files} == {"A3", "C5"}  # no times; lines of scripts
+    assert all(parse_cluster(text).nodes for files in stated.values() for _, text in files)

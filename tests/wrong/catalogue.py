@@ -33,7 +33,7 @@ REFUSED = {
     "fit_ignored_labels": "needs all rows of a batch",
     "fit_listed_optimizers": "assigns variable 'dense_1/kernel'",
     "fit_metric_of_means": "metric 'loss_of_means' (fit_metric_of_means.py:19) has a state that cannot be summed",
-    "fit_noisy_accumulated": "random numbers (RandomStandardNormal at fit_noisy_accumulated.py:15), and each rank draws",
+    "fit_noisy_accumulated": "random numbers (RandomStandardNormal at fit_noisy_accumulated.py:15), and each rank",
     "fit_noisy_branch": "random numbers (RandomStandardNormal at fit_noisy_branch.py:19), and each rank draws others",
     "fit_noisy_global_seed": "random numbers (StatelessRandomNormalV2 at fit_noisy_global_seed.py:21), and each rank",
     "fit_noisy_gradients": "random numbers (RandomStandardNormal at fit_noisy_gradients.py:19), and each rank draws",

@@ -14,6 +14,7 @@ from client_shim.capture.program import capture_program
 from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
 from client_shim.remote import Remote
+from client_shim.resume.backup import restore_backup
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.row_orders import RowOrders
 from client_shim.script import ScriptError
@@ -21,7 +22,7 @@ from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
-from fdt.errors import NeedsReplica, WorkerError
+from fdt.errors import CaptureError, NeedsReplica, WorkerError
 from fdt.job import BatchHooks, is_on
 from fdt.keras import attribute
 from fdt.rpc.session_pb2 import Ready
@@ -60,6 +61,9 @@ def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any
 
 
 def _fit(run: ScriptRun, call: FitCall) -> Any:
+    resumed = run.directory is not None and run.directory.resumed  # its own checkpoint comes first
+    if not resumed and restore_backup(call) and call.arguments["epochs"] <= call.arguments["initial_epoch"]:
+        return call.local()
     captured = capture_call(run, call)
     refs = list(captured.refs)
     try:
@@ -75,6 +79,11 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
         refuse_in_eager_steps(call, trained=run.fits > 1, divided=divided)
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
+        if resumed and fit_checkpoints is not None and fit_checkpoints.saved is None and restore_backup(call):
+            raise CaptureError(
+                f"fit {run.fits} has no checkpoint that --resume could continue, and BackupAndRestore would begin at "
+                f"epoch {call.arguments['initial_epoch'] + 1}; start the run without --resume"
+            )
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             if captured.feed is not None:
                 captured.feed.skip(fit_checkpoints.first)

@@ -51,6 +51,12 @@ class Flavor(Protocol):
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         """Return the steps that Keras takes where it is given a number of steps for an epoch."""
 
+    def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
+        """Return the epoch and the step at which Keras's loop begins, where it is `given` an epoch.
+
+        BackupAndRestore may have restored others. `steps`: of an epoch; 0: all of the data.
+        """
+
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         """Set the steps of one call; another number makes Keras trace its functions again."""
 

@@ -64,6 +64,9 @@ class Keras3:
             return steps
         return -(-steps // count) * count  # the last execution has all its steps
 
+    def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
+        return int(getattr(model, "_initial_epoch", None) or given), 0
+
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         if count != self.steps_per_execution(model):
             model.steps_per_execution = count

@@ -75,6 +75,10 @@ class TfKeras:
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         return steps
 
+    def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
+        epoch, step = model._maybe_load_initial_counters_from_ckpt(steps or None, given)
+        return int(epoch), int(step)
+
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         if count != self.steps_per_execution(model):
             model._configure_steps_per_execution(count)

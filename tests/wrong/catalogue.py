@@ -48,6 +48,7 @@ REFUSED = {
     "fit_silent_sum": "add up for the first batch, but not for larger numbers: ranged (fit_silent_sum.py:14)",
     "fit_validation_assigns": "validation assigns the variable",
     "fit_validation_sum": "losses and metrics of validation do not add up over slices of a batch: OnlyInTest",
+    "fit_stopped_at_begin": "stop_training must not be set before an epoch begins",
     "fit_sparse_masked": "needs all rows of a batch (RealDiv at fit_sparse_masked.py:",
     "fit_updates_by_hand": "assigns variable 'dense_1/kernel'",
     "fit_vector_log": "returns 'columns', which is not one number",

@@ -1,7 +1,10 @@
 """Local SGD: every rank trains alone for some batches, then the parameters are averaged.
 
 Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767, algorithm 1; `local_steps` is
-its H. Averages weight a rank by its number of samples in the round.
+its H. A round of rank k, which trains on n_k of the round's n samples:
+
+    w_k <- w_k - eta g_k               H times on the rank's own batches, by the captured optimizer
+    w   = sum_k (n_k / n) w_k          the average; every rank continues from w_k = w
 
 Deviation: the script's own optimizer takes the steps, and its slots (momentum, Adam's moments) are averaged too. So
 with local_steps = 1 and SGD, with or without momentum, it equals allreduce.

@@ -1,7 +1,13 @@
 """ASGD: the server applies every gradient when it arrives, whatever its delay.
 
-Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, section 4.1. Workers pull and push on
-every step (n_fetch = n_push = 1 in the paper). The captured optimizer replaces the paper's Adagrad.
+Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, section 4.1, without a number of an
+equation. For worker m:
+
+    w_m = w                      sent at its pull
+    w   <- w - eta g(w_m)        when its gradient arrives; w has meanwhile had tau updates of other workers
+
+Workers pull and push on every step (n_fetch = n_push = 1 in the paper). The captured optimizer replaces the paper's
+Adagrad.
 """
 
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, without_state

@@ -2,8 +2,11 @@
 
 Chen et al., "Revisiting Distributed Synchronous SGD", 2016, arXiv:1604.00981, algorithms 3 and 4 (n - k are their
 backup workers). The name is that of Dutta et al., "Slow and Stale Gradients Can Win the Race", AISTATS 2018,
-arXiv:1803.01113. k = n is SSGD. `optimizer.iterations` and schedules count rounds. A dropped batch is not trained on in
-that epoch.
+arXiv:1803.01113. With F the first k of the n workers whose gradients of w arrive:
+
+    w <- w - eta mean_(m in F) g_m(w)            the mean by samples; the other n - k gradients of this w are dropped
+
+k = n is SSGD. `optimizer.iterations` and schedules count rounds. A dropped batch is not trained on in that epoch.
 """
 
 from nfdt.algorithm import AsyncAlgorithm, require

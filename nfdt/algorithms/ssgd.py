@@ -1,9 +1,14 @@
 """SSGD: synchronous SGD. The mean of all workers' gradients of the same weights is one update.
 
 The synchronous baseline of Dean et al., NIPS 2012, and Chen et al., "Revisiting Distributed Synchronous SGD", 2016,
-arXiv:1604.00981, equation 3, without backup workers. The mean weights workers by samples, so that a partial last batch
-counts correctly. A round is one batch of every worker. `optimizer.iterations` and schedules count rounds, that is
-ceil(batches / workers) per epoch, not batches. The last round of an epoch takes the remaining batches.
+arXiv:1604.00981, equation 3, without backup workers. Worker m gives the mean gradient g_m of its n_m of the round's n
+samples:
+
+    w <- w - eta sum_m (n_m / n) g_m(w)            when the gradients of all workers have arrived
+
+So a partial last batch counts correctly. A round is one batch of every worker. `optimizer.iterations` and schedules
+count rounds, that is ceil(batches / workers) per epoch, not batches. The last round of an epoch takes the remaining
+batches.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,10 @@
 """SSP: asynchronous SGD in which no worker runs more than `bound` steps ahead of the slowest.
 
-Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 2. A
-worker's clock counts its pushes. A worker more than `bound` ahead of the slowest waits at its pull. The server applies
-each gradient when it arrives.
+Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 2. The
+clock c_m of worker m counts its pushes; `bound` is the paper's s:
+
+    a pull of worker m waits until  c_m - min_j c_j <= s
+    w <- w - eta g(w_m),  c_m <- c_m + 1                   when its gradient of the weights w_m that it pulled arrives
 
 Deviation: a pull returns all updates so far, not only those that the bound guarantees.
 """

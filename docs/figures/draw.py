@@ -1,6 +1,7 @@
 """Draws every picture of the documentation. `make docs` runs it before the build: python docs/figures/draw.py"""
 
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean
@@ -228,6 +229,32 @@ def rules(data: str, workers: tuple[int, ...], names: tuple[str, ...], limits: t
     return p
 
 
+def dane_ridge() -> Picture:
+    """(f - f*) / (f0 - f*) by rounds, as a power of ten, from the stored runs of `make papers ARGS=D1`."""
+    found = {}
+    for line in (RESULTS / "papers" / "D1.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        settings = entry["settings"]
+        if gaps := entry["figures"].get("gaps"):
+            found[settings["rows"], settings["machines"], settings["method"]] = gaps
+    names = {"dane": "dane", "admm, best rho": "admm", "gradient descent, allreduce": "gradient descent"}
+    p = Picture(960, 560, "DANE, ADMM and gradient descent on ridge regression: distance to the minimum by rounds")
+    for row, rows in enumerate((6_000, 18_000)):
+        for column, machines in enumerate((2, 8)):
+            curves = [(name, [power(g) for g in found[rows, machines, key]]) for key, name in names.items()]
+            x, y = 60 + 480 * column, 40 + 275 * row
+            labels = [str(n) for n in range(len(curves[0][1]))]
+            p.chart((x, y, x + 270, y + 190), curves, labels, (-12, 0, 2))
+            p.text(x, y - 14, f"N = {rows:,}, m = {machines}: log10 of (f - f*) / (f0 - f*)", "small", "start")
+            p.text(x + 135, y + 228, "rounds", "small")
+    return p
+
+
+def power(gap: float) -> float:
+    """Return log10 of a gap, -12 at least."""
+    return math.log10(max(gap, 1e-12))
+
+
 ASYNCHRONOUS = ("ddc_asgd", "dana_dc", "staleness_aware", "gap_aware", "dc_asgd_a", "asgd")
 PICTURES = {
     "layers": layers,
@@ -243,6 +270,7 @@ PICTURES = {
     "hosts": hosts,
     "choose": choose,
     "claims": claims,
+    "dane_ridge": dane_ridge,
     "rules_fashion_mnist": lambda: rules("fashion_mnist", (4, 8, 16, 32), (*ASYNCHRONOUS, "ssgd"), (0, 100, 20)),
     "rules_cifar10": lambda: rules("cifar10", (8, 16), (*ASYNCHRONOUS, "ssgd"), (0, 70, 10)),
 }

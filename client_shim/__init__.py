@@ -4,8 +4,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from client_shim.imports import intercepted, own_loops_refused
+from client_shim.imports import OwnLoop, intercepted, own_loops_refused
 from client_shim.preemption import Preemption
+from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.state import ScriptRun, Settings
 from client_shim.verify.recording import recorded
@@ -51,9 +52,15 @@ def run(
 
         seed_all(directory.arguments.seed)  # a resumed run must draw the same numbers again
 
-    allowed, trained = lambda: state.busy or state.settings.own_loops, lambda: state.fits > 0
-    with intercepted(functools.partial(_fit, state)), own_loops_refused(allowed, trained), recorded():
-        code = run_script(script, argv)
+    check = functools.partial(_check_loop, state)
+    with intercepted(functools.partial(_fit, state)), own_loops_refused(check), recorded():
+        return _ended(state, run_script(script, argv))
+
+
+def _ended(state: ScriptRun, code: int) -> int:
+    """Return the script's exit code. Raises the UserError that the script has caught, if there is one."""
+    if code == 0 and state.refused is not None:
+        raise state.refused
     if code == 0 and not state.fits:
         state.reporters.note("the script called no fit(), so nothing was trained on workers")
     return code
@@ -64,7 +71,15 @@ def _fit(
 ) -> Any:
     from client_shim.fit import fit_remotely  # not before the first `fit`, because a script may never call one
 
-    return fit_remotely(state, original, model, args, kwargs)
+    with state.remembering():
+        return fit_remotely(state, original, model, args, kwargs)
+
+
+def _check_loop(state: ScriptRun, name: str) -> None:
+    """Raise OwnLoop where gradients must not be applied by the optimizer's method `name`."""
+    if not (state.busy or state.settings.own_loops):
+        with state.remembering():
+            raise OwnLoop(name, where(), trained=state.fits > 0)
 
 
 def _one(reporters: Reporter | Sequence[Reporter]) -> Reporters:

@@ -59,12 +59,13 @@ def _update_parts(call: FitCall) -> list[str]:
     return [described(each) for each in (*own, *script_code(map(vars, optimizers)))]
 
 
-def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
+def refuse_changed(call: FitCall, digest: str, when: str, *, trained: bool) -> None:
     """Refuse objects that callbacks have changed since the program was captured.
 
     Args:
         call: The call of `fit`.
         digest: The digest of the program that was sent to workers.
+        when: The end of the reason.
         trained: An earlier `fit` has trained.
 
     Raises:
@@ -72,7 +73,7 @@ def refuse_changed(call: FitCall, digest: str, *, trained: bool) -> None:
     """
     own = _of_script(call.callbacks)
     if own and _digest(call) != digest:
-        _refuse(f"the callback {own[0]} changed an object that the training step reads, before the first", trained)
+        _refuse(f"the callback {own[0]} changed an object that the training step reads, {when}", trained)
 
 
 def eager_check(call: FitCall) -> Callable[[], Any] | None:

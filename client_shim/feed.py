@@ -50,6 +50,7 @@ class Feeder:
     ) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
         self._first, self._steps = first, steps
+        self._ended = -1  # the last epoch that workers have ended
         self._over = -1.0  # the last epoch that was drawn to its end; infinite: the thread has ended
         self._allowed: dict[int, int] = {}
         self._changed = threading.Condition()
@@ -69,9 +70,11 @@ class Feeder:
     def finish_epoch(self, epoch: int) -> None:
         """Wait until the epoch is drawn to its end, if workers asked for all of it.
 
-        Keras calls `on_epoch_end` of the script's data before that of the callbacks.
+        Keras calls `on_epoch_end` of the script's data before that of the callbacks; the model has the epoch's weights.
         """
         with self._changed:
+            self._ended = epoch
+            self._changed.notify_all()
             if self._steps is not None and self._allowed.get(epoch, 0) > self._steps:
                 self._changed.wait_for(lambda: self._over >= epoch)
 
@@ -106,11 +109,11 @@ class Feeder:
             return all(not self._stopped for _ in batches)
         index = 0
         while self._may_send(epoch, index):
-            batch = next(batches, None)
+            last = index == self._steps  # which is known before its end is drawn
+            batch = None if last else next(batches, None)
             if batch is None:
                 self._send(FeedBatch(name=self._name, epoch=epoch, index=index, end=True))
-                self._drawn(epoch)
-                return True
+                return self._drawn_to_end(epoch, batches if last else iter(()))
             structure, leaves = flatten(trimmed(tf.nest.map_structure(_array, batch)))
             ref = self._blobs.put_arrays(leaves)
             if not self._remember(ref):
@@ -118,6 +121,16 @@ class Feeder:
             self._send(FeedBatch(name=self._name, epoch=epoch, index=index, arrays=ref, structure=structure))
             index += 1
         return False
+
+    def _drawn_to_end(self, epoch: int, batches: Iterator[Any]) -> bool:
+        """Draw the end of an epoch where it is not drawn yet, behind the last update; return False if the job ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._steps is None or self._ended >= epoch)
+            if self._stopped:
+                return False
+        next(batches, None)
+        self._drawn(epoch)
+        return True
 
     def _drawn(self, epoch: float) -> None:
         with self._changed:

@@ -4,8 +4,7 @@ Keras's own `fit` runs epochs, callbacks, History and validation; only the compu
 become one virtual step an epoch, or one per real step where callbacks read single steps.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall, Original, without_nothing
@@ -14,7 +13,8 @@ from client_shim.capture.program import capture_program
 from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
 from client_shim.remote import Remote
-from client_shim.resume.backup import restore_backup
+from client_shim.remote_model import evaluate_remotely, replaced, unreplaced
+from client_shim.resume.backup import refuse_backup, restore_backup, resumed
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.row_orders import RowOrders
 from client_shim.script import ScriptError
@@ -22,11 +22,10 @@ from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
-from fdt.errors import CaptureError, NeedsReplica, WorkerError
+from fdt.errors import NeedsReplica, WorkerError
 from fdt.job import BatchHooks, is_on
-from fdt.keras import attribute
 from fdt.rpc.session_pb2 import Ready
-from fdt.signals import held_back, released
+from fdt.signals import held_back
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any
     """
     call = FitCall.of(original, model, args, kwargs)
     if run.busy:  # a callback trains another model
-        with _unreplaced(model):
+        with unreplaced(model):
             return call.local()
     call.flavor.refuse(model)
     arguments = call.arguments
@@ -61,9 +60,10 @@ def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any
 
 
 def _fit(run: ScriptRun, call: FitCall) -> Any:
-    resumed = run.directory is not None and run.directory.resumed  # its own checkpoint comes first
-    if not resumed and restore_backup(call) and call.arguments["epochs"] <= call.arguments["initial_epoch"]:
-        return call.local()
+    if not resumed(run):  # its own checkpoint comes first
+        restore_backup(call)
+        if call.arguments["epochs"] <= (call.arguments["initial_epoch"] or 0):
+            return call.local()
     captured = capture_call(run, call)
     refs = list(captured.refs)
     try:
@@ -79,11 +79,6 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
         refuse_in_eager_steps(call, trained=run.fits > 1, divided=divided)
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
-        if resumed and fit_checkpoints is not None and fit_checkpoints.saved is None and restore_backup(call):
-            raise CaptureError(
-                f"fit {run.fits} has no checkpoint that --resume could continue, and BackupAndRestore would begin at "
-                f"epoch {call.arguments['initial_epoch'] + 1}; start the run without --resume"
-            )
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             if captured.feed is not None:
                 captured.feed.skip(fit_checkpoints.first)
@@ -121,6 +116,8 @@ def _fit_checkpoints(
         preemption=run.preemption,
     )
     fit_checkpoints.look(run.blobs, seed)
+    if resumed(run) and fit_checkpoints.saved is None:
+        refuse_backup(call, run.fits)
     return fit_checkpoints
 
 
@@ -201,8 +198,8 @@ def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[],
 
     def check() -> Callable[[], Any] | None:
         if call.flavor.steps_per_execution(call.model) == at_once:  # tf_keras writes it during an epoch
-            with _unreplaced(call.model):
-                refuse_changed(call, digest, trained=trained)
+            with unreplaced(call.model):
+                refuse_changed(call, digest, "before the first", trained=trained)
         return eager_check(call)
 
     return check
@@ -231,9 +228,9 @@ def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps:
         own["initial_epoch"], own["epochs"] = fit_checkpoints.first, fit_checkpoints.last
     own["validation_data"] = fit.captured.validation_data
     own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
-    evaluate = validation.evaluate if fit.job.validation is None else _evaluate(call, remote, stepwise)
+    evaluate = validation.evaluate if fit.job.validation is None else evaluate_remotely(call, remote, stepwise)
     x = _virtual(steps if stepwise else 1)
-    with _replaced(call, remote, stepwise, evaluate):
+    with replaced(fit, remote, stepwise, evaluate):
         return call.original(model, x=x, verbose=0, callbacks=callbacks, shuffle=False, **own)
 
 
@@ -249,52 +246,3 @@ def _virtual(steps: int) -> Any:
         return tf.data.Dataset.range(steps)
     endless = tf.data.Dataset.range(1).repeat()
     return endless.apply(tf.data.experimental.assert_cardinality(tf.data.experimental.UNKNOWN_CARDINALITY))
-
-
-_REPLACED = ("train_function", "make_train_function", "evaluate")
-
-
-@contextlib.contextmanager
-def _replaced(call: FitCall, remote: Remote, stepwise: bool, evaluate: Callable[..., Any]) -> Iterator[None]:
-    """Within the context, `model` trains on the engine, and `evaluate` takes the place of its own."""
-    model = call.model
-    count = call.flavor.steps_per_execution(model)
-
-    def train_function(iterator: Any) -> dict[str, float]:
-        return remote.train_steps(count) if stepwise else remote.train_epoch()
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(attribute(model, "train_function", train_function))
-        stack.enter_context(attribute(model, "make_train_function", lambda force=False: train_function))
-        stack.enter_context(attribute(model, "evaluate", evaluate))
-        yield
-
-
-@contextlib.contextmanager
-def _unreplaced(model: Any) -> Iterator[None]:
-    """Within, `model` has Keras's own functions again, because a callback trains it."""
-    taken = {name: model.__dict__.pop(name) for name in _REPLACED if name in model.__dict__}
-    model.__dict__["train_function"] = None
-    try:
-        yield
-    finally:
-        model.__dict__.update(taken)
-
-
-def _evaluate(call: FitCall, remote: Remote, stepwise: bool) -> Callable[..., Any]:
-    """Return an `evaluate` that asks the engine when Keras calls it for the validation of this `fit`."""
-    original = call.model.evaluate
-
-    def evaluate(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.get("_use_cached_eval_dataset") or (stepwise and remote.written()):
-            with released():
-                return original(*args, **kwargs)  # the script's own call, or weights that only the client has
-        callbacks = kwargs["callbacks"]
-        with released():
-            callbacks.on_test_begin()
-        logs = call.flavor.result(call.model, remote.evaluate())
-        with released():
-            callbacks.on_test_end(logs)
-        return logs
-
-    return evaluate

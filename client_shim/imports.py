@@ -7,7 +7,6 @@ from typing import Any
 
 import wrapt
 
-from client_shim.replica.steps import where
 from fdt import compat
 from fdt.errors import CaptureError, NeedsReplica
 from fdt.patches import replace
@@ -46,8 +45,8 @@ def intercepted(fit: Fit) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) -> Iterator[None]:
-    """Raise OwnLoop, within the context, where gradients are applied outside `fit` and `allowed()` is false.
+def own_loops_refused(check: Callable[[str], None]) -> Iterator[None]:
+    """Call `check`, within the context, with the name of the method by which gradients are about to be applied.
 
     Without this the script would train in one process without notice.
     """
@@ -55,18 +54,12 @@ def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) 
         active = [True]
         stack.callback(active.clear)
         for module, (cls, name) in compat.OPTIMIZERS.items():
-            _when_imported(module, functools.partial(_refuse_unless, stack, active, allowed, trained, cls, name))
+            _when_imported(module, functools.partial(_check_first, stack, active, check, cls, name))
         yield
 
 
-def _refuse_unless(
-    stack: contextlib.ExitStack,
-    active: list[bool],
-    allowed: Callable[[], bool],
-    trained: Callable[[], bool],
-    cls: str,
-    name: str,
-    module: Any,
+def _check_first(
+    stack: contextlib.ExitStack, active: list[bool], check: Callable[[str], None], cls: str, name: str, module: Any
 ) -> None:
     if not active:
         return
@@ -75,8 +68,7 @@ def _refuse_unless(
 
     @functools.wraps(original)
     def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not allowed():
-            raise OwnLoop(name, where(), trained=trained())
+        check(name)
         return original(self, *args, **kwargs)
 
     replace(stack, owner, name, patched)

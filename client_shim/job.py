@@ -9,6 +9,7 @@ from client_shim.callbacks import watches_tests
 from client_shim.capture.data import Captured, FitData, FitValidation, capture_data
 from client_shim.state import ScriptRun
 from fdt.job import FeedData, FitArguments, JobSpec, Program, State, is_on
+from fdt.keras import is_of_keras
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
 def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     """Put the data of `call` where workers can read them."""
-    kind, library = type(call.model), call.flavor.keras.Model
     methods = ("evaluate", "test_step", "compute_metrics")
-    of_keras = all(getattr(kind, name) is getattr(library, name) for name in methods)
+    of_keras = all(is_of_keras(call.flavor, call.model, name) for name in methods)
     remotely = run.engine == "hfdt" and of_keras and not watches_tests(call.callbacks)
     return capture_data(
         call.flavor.name,

@@ -171,10 +171,10 @@ class Remote:
         self._running, self._ended = False, True
         if self._orders is not None:
             self._orders.epoch_ended()
-        if self._feeder is not None:
-            self._feeder.finish_epoch(done.epoch)
         self._extra = dict(done.extra)
         self._load(done.state, done.metrics)
+        if self._feeder is not None:
+            self._feeder.finish_epoch(done.epoch)
         return self._logs(done)
 
     def _logs(self, done: pb.StepEnd | pb.EpochEnd | pb.Evaluated) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from client_shim.preemption import Preemption
+from fdt.errors import UserError
 from fdt.report import Reporters
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
@@ -45,6 +46,7 @@ class ScriptRun:
         preemption: What SIGTERM and SIGUSR1 ask of a run with a directory.
         traced: What the last `fit` of each model traced (client_shim/changed_objects.py).
         instead: Called in place of training with the CapturedFit (client_shim/inspect.py).
+        refused: The first error of this project's that the script was given, and which it may have caught.
     """
 
     client: Any
@@ -56,6 +58,16 @@ class ScriptRun:
     preemption: Preemption = field(default_factory=Preemption)
     traced: MutableMapping[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     instead: Callable[..., Any] | None = None
+    refused: UserError | None = None
+
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Keep the first error that leaves the context: a script may catch it, and go on without that training."""
+        try:
+            yield
+        except UserError as error:
+            self.refused = self.refused or error
+            raise
 
     @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:

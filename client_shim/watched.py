@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fdt.errors import UserError
 from fdt.signals import released
 
 if TYPE_CHECKING:
@@ -39,11 +38,6 @@ def _watched(base: Any) -> Any:
             self._watcher.epoch_begins(epoch)
             with released():
                 super().on_epoch_begin(epoch, logs)
-            if self.model.stop_training and not self._stepwise:
-                raise UserError(
-                    "stop_training must not be set before an epoch begins (on_epoch_begin): Keras trains one step more, and "
-                    "workers take an epoch at once; set it in on_epoch_end, or give fit a callback with on_train_batch_end"
-                )
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if self._stepwise:

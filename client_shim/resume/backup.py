@@ -1,16 +1,19 @@
 """Keras's BackupAndRestore: it restores before the data are captured, because passes over them begin at its epoch."""
 
 from client_shim.call import FitCall
+from client_shim.state import ScriptRun
 from fdt.errors import CaptureError
 
 
-def restore_backup(call: FitCall) -> bool:
+def resumed(run: ScriptRun) -> bool:
+    """Return whether the run continues from checkpoints of its own."""
+    return run.directory is not None and run.directory.resumed
+
+
+def restore_backup(call: FitCall) -> None:
     """Let a BackupAndRestore restore the model, and its epoch become the call's `initial_epoch`.
 
     Keras's own loop restores again, later. The callbacks of other classes are not called.
-
-    Returns:
-        Whether the epoch is another one than the script's.
 
     Raises:
         CaptureError: tf_keras's saved within an epoch.
@@ -28,4 +31,18 @@ def restore_backup(call: FitCall) -> bool:
             "save_freq='epoch' saves there"
         )
     call.arguments["initial_epoch"] = epoch
-    return epoch != given
+
+
+def refuse_backup(call: FitCall, number: int) -> None:
+    """Refuse a BackupAndRestore that has an epoch for a `fit` that a resumed run has not begun before.
+
+    Raises:
+        CaptureError: It has.
+    """
+    given = int(call.arguments["initial_epoch"] or 0)
+    restore_backup(call)
+    if call.arguments["initial_epoch"] != given:
+        raise CaptureError(
+            f"fit {number} has no checkpoint that --resume could continue, and BackupAndRestore would begin at epoch "
+            f"{call.arguments['initial_epoch'] + 1}; start the run without --resume"
+        )

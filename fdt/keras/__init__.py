@@ -51,6 +51,9 @@ class Flavor(Protocol):
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         """Return the steps that Keras takes where it is given a number of steps for an epoch."""
 
+    def at_most(self, steps: int | None) -> int | None:
+        """Return a number of steps, or the most that Keras's configuration allows for an epoch."""
+
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         """Return the epoch and the step at which Keras's loop begins, where it is `given` an epoch.
 
@@ -127,6 +130,11 @@ def attribute(obj: Any, name: str, value: Any) -> Iterator[None]:
             obj.__dict__.pop(name, None)
         else:
             obj.__dict__[name] = before
+
+
+def is_of_keras(flavor: Flavor, model: Model, name: str) -> bool:
+    """Return whether a method of a model is Keras's own, in its class and in the object."""
+    return getattr(type(model), name) is getattr(flavor.keras.Model, name) and name not in vars(model)
 
 
 NAMES = ("keras", "tf_keras")

@@ -64,6 +64,10 @@ class Keras3:
             return steps
         return -(-steps // count) * count  # the last execution has all its steps
 
+    def at_most(self, steps: int | None) -> int | None:
+        most = getattr(keras.config, "max_steps_per_epoch", lambda: None)()
+        return steps if most is None or (steps is not None and steps < most) else most
+
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         return int(getattr(model, "_initial_epoch", None) or given), 0
 

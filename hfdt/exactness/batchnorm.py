@@ -21,6 +21,8 @@ from fdt.typing import Layer, Tensor
 from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext
 
+OWN_STATISTICS = "each rank has its own BatchNorm statistics: numbers differ from those of one machine"
+
 
 @contextlib.contextmanager
 def synchronised(layers: list[Layer], flavor: str) -> Iterator[None]:

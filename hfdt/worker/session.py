@@ -8,6 +8,7 @@ from typing import Any
 from fdt.blobs import Blobs
 from fdt.data.source import SinglePass, in_memory
 from fdt.job import State, is_on
+from fdt.keras import is_of_keras
 from fdt.keras.variables import batch_norms, shifted_seed, tensor_variable
 from fdt.tensors import numbers
 from fdt.typing import Array
@@ -146,11 +147,9 @@ class RankProgram:
         local = self.options.get("batch_norm", "sync") == "local"
         layers = [] if local else found
         apart = found and (local or not isinstance(self.rule, StepAlgorithm))
-        notes = (
-            ["each rank has its own BatchNorm statistics: numbers differ from those of one machine"] if apart else []
-        )
-        kind, library = type(trainable.model), trainable.flavor.keras.Model
-        own, own_metrics = kind.train_step is library.train_step, kind.compute_metrics is library.compute_metrics
+        notes = [batchnorm.OWN_STATISTICS] if apart else []
+        flavor, model = trainable.flavor, trainable.model
+        own, own_metrics = (is_of_keras(flavor, model, name) for name in ("train_step", "compute_metrics"))
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
         compression = compression_of(trainable, self.options, self.comm.size)
@@ -234,10 +233,11 @@ class RankProgram:
             model.run_eagerly = asked
 
     def _fit(self, data: Any, epoch: int, steps: int | None, on_batch: OnBatch) -> dict[str, float]:
-        model = self.trainable.model
-        callbacks = listening(self.trainable.flavor.keras, model, on_batch, epoch + 1, steps)
+        model, keras = self.trainable.model, self.trainable.flavor.keras
+        callbacks = listening(keras, model, on_batch, epoch + 1, steps)
         span = {"initial_epoch": epoch, "epochs": epoch + 1, "steps_per_epoch": steps}
-        history = model.fit(SinglePass(data), shuffle=False, verbose=0, callbacks=callbacks, **span)
+        fit = keras.Model.fit  # an override of the script's runs in its own process
+        history = fit(model, SinglePass(data), shuffle=False, verbose=0, callbacks=callbacks, **span)
         return numbers({name: values[-1] for name, values in history.history.items()})
 
     def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:

@@ -199,7 +199,11 @@ class GradientStep:
 
     def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor]]:
         position = {id(tensor_variable(v)): i for i, v in enumerate(self._trainable.trainable)}
-        pairs = zip(variables, gradients, strict=True)
+        pairs = list(zip(variables, gradients, strict=True))
+        foreign = [v.name for v, g in pairs if g is not None and id(tensor_variable(v)) not in position]
+        if foreign:
+            reason = f"train_step trains {foreign[0]!r}, which is no weight of the model"
+            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
         by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
         present = sorted(by_position)
         scale = loss_scale(self._model.optimizer)

@@ -45,6 +45,8 @@ class Line:
         self.commands.append(command)
         for feed in self.feeds:
             feed.offer(command.feed)
+        if command.feed.end:  # the workers end the epoch, and the client hears of it
+            threading.Thread(target=self.feeder.finish_epoch, args=[command.feed.epoch]).start()
 
     def cancel(self):
         self.cancelled.set()

@@ -48,3 +48,12 @@ def test_a_rate_is_chosen_on_held_out_rows():
 
     chosen = compensation.best([result(0.1, 80.0, 90.0), result(0.2, 81.0, 70.0)], "a")
     assert compensation.tested(chosen) == [70.0]
+
+
+def test_a_best_rate_at_the_edge_is_said():
+    def result(rate, held_out):
+        return Measured({"label": "a", "rate": rate}, {"accuracy": held_out})
+
+    found = [result(0.1, 80.0), result(0.2, 81.0)]
+    assert compensation.at_edge(found) == " Best at the edge of the rates that were run: a at 0.2."
+    assert compensation.at_edge([*found, result(0.4, 70.0)]) == ""

@@ -30,12 +30,22 @@ def test_times_of_a_busy_machine_do_not_count():
     assert "The times of 2 runs" in control_end.measured(found)
 
 
-@pytest.mark.parametrize(("stale", "expected"), [(0.25, True), (1.0, False)])
-def test_the_best_rate_falls_where_updates_are_stale(stale, expected):
-    best = {"rounds": 1.0, "1:1": stale}
-    results = [
-        Measured({"local_steps": 1, "speeds": speeds, "server_rate": rate}, {"final": 50.0 if rate == top else 40.0})
-        for speeds, top in best.items()
+def curves(workers, tau, best):
+    return [
+        Measured(
+            {"workers": workers, "speeds": "1:1", "local_steps": 1, "server_rate": rate},
+            {"final": 50.0 if rate == best else 40.0, "tau": tau, "loss": [3, 1, 2, 2]},
+        )
         for rate in (0.25, 1.0)
     ]
-    assert server_rate.falls(results) is expected
+
+
+@pytest.mark.parametrize(("rate", "falls"), [(0.25, True), (1.0, False)])
+def test_the_best_rate_falls_where_updates_are_stale(rate, falls):
+    found = server_rate.stale([*curves(16, 14.8, rate), *curves(1, 0.0, 1.0)])
+    assert list(found) == [0.0, 14.8]
+    assert ("as the source has it" in server_rate.falling(found)) is falls
+
+
+def test_rises_are_the_upward_share_of_the_losss_movement():
+    assert server_rate.rises(curves(1, 0.0, 1.0)) == pytest.approx(100 / 3)

@@ -217,11 +217,11 @@ EXPERIMENTS = [
         "and 26.37 % (CNN).",
         f"{OURS}ASGD is the mean of the seeds that have run (the source has ten): ten for the DNN, one for the CNN, "
         "whose trainings take up to twenty minutes each. For the CNN's divided batch ASGD has the task's rate or 0.4 "
-        "of it, whichever reached the mark sooner on the test rows: that favors ASGD. By the source's own T = "
-        "r T_calc + T_comm / r no saving of SSGD's time is above 46 % where r = 3 is best, nor above 29 % where r = 2 "
-        "is: its averages and its best r do not fit its model (drawn in E5). Where every method is slower than one "
-        "node alone, the savings are of what it costs to spread a batch at all. A ring all-reduce, which the source "
-        "leaves out, is shown.",
+        "of it, whichever reached the mark sooner on the test rows (from 8 nodes 0.4 alone): that favors ASGD. By the "
+        "source's own T = r T_calc + T_comm / r no saving of SSGD's time is above 46 % where r = 3 is best, nor above "
+        "29 % where r = 2 is: its averages and its best r do not fit its model (drawn in E5). Where every method is "
+        "slower than one node alone, the savings are of what it costs to spread a batch at all. A ring all-reduce, "
+        "which the source leaves out, is shown.",
         coded_runs.runs,
         best_measured,
         lambda results, figure: drawn(results, figure, BEST, "simulated seconds to the mark"),

@@ -11,7 +11,12 @@ WORKER_RATE = 0.05
 RATES = (0.1, 0.25, 0.5, 0.75, 1.0)
 LOCAL_STEPS = (1, 8)
 WORKERS, STALE = 4, (1, 16, 2, 8, 4)  # workers; and those of the same system at several stalenesses, one less each
-BEYOND = {1: (2.0, 4.0), 8: (2.0, 0.05, 0.025), 16: (2.0, 0.05, 0.025)}  # where a best rate is at the edge of RATES
+BEYOND = {
+    1: (2.0, 4.0, 8.0),
+    2: (2.0, 4.0),
+    8: (2.0, 0.05, 0.025),
+    16: (2.0, 0.05, 0.025),
+}  # where a best rate is at the edge of RATES
 NODE = "  - {{name: {name}, count: {count}, speed: {{distribution: gamma, mean: {mean}, shape: 100}}}}\n"
 SPEEDS = {"rounds": 1.0, "1:1": 1.0, "1:3": 1 / 3}  # by the axis of staleness; rounds: sync=True, nothing is stale
 NAMES = {"rounds": "in rounds", "1:1": "equal speeds", "1:3": "speeds 1:3"}

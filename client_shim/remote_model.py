@@ -8,6 +8,7 @@ from client_shim.call import FitCall
 from client_shim.changed_objects import refuse_changed
 from client_shim.job import CapturedFit
 from client_shim.remote import Remote
+from client_shim.replica.steps import where
 from fdt.errors import UserError
 from fdt.keras import attribute
 from fdt.signals import released
@@ -29,7 +30,7 @@ def replaced(fit: CapturedFit, remote: Remote, stepwise: bool, evaluate: Callabl
         if stepwise:
             return remote.train_steps(count)
         if model.stop_training:
-            raise UserError(_STOPPED)
+            raise UserError(f"{_STOPPED}. Received: fit at {where()}")
         return remote.train_epoch()
 
     def make_train_function(force: bool = False) -> Callable[..., Any]:

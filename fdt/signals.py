@@ -43,6 +43,10 @@ class Ended(SystemExit):
     def __init__(self, number: int, code: int = 0) -> None:
         super().__init__(code or 128 + number)  # the exit code a shell gives it
         self.number = signal.Signals(number)
+        self.args = (number,)  # SimPy makes an exception again of its type and its arguments
+
+    def __str__(self) -> str:
+        return str(self.code)
 
 
 class Preempted(Ended):
@@ -50,7 +54,7 @@ class Preempted(Ended):
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(number, EXIT_RESUME)
-        self.message = message
+        self.message, self.args = message, (number, message)
 
 
 @contextlib.contextmanager

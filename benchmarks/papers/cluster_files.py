@@ -20,7 +20,7 @@ from benchmarks.papers.grouped_times import CLUSTERS, UNEQUAL
 EQUAL = compensation.EQUAL.format(n=compensation.WORKERS)
 GROUPED = {"B5": "64 fluctuating", "B8": "four speeds"}  # the others: UNEQUAL
 FILES = {
-    "A1": {"slow workers": server_rate.CLUSTER.format(slow=server_rate.SPEEDS["1:3"])},
+    "A1": {"speeds 1:3": server_rate.cluster(4, server_rate.SPEEDS["1:3"]), "16 workers": server_rate.cluster(16, 1.0)},
     "A2": {"emulated": control_end.CLUSTER.format(step_ms=20)},
     "B9": {"emulated": grouped_real.CLUSTER},
     "C1": {"equal": EQUAL},

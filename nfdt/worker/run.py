@@ -107,7 +107,7 @@ class WorkerJob:
         self._finishing = False
         self._vary_seeds()
         self._step.trace(self._sources[0].element_spec, self._owned)
-        self.notes = [note for note in self._find_notes(rule, step.adds_rows) if note]
+        self.notes = [note for note in self._find_notes(rule, step.adds_rows, step.reads) if note]
 
     def start(self) -> None:
         """Start one thread per lane."""
@@ -249,8 +249,13 @@ class WorkerJob:
         self._step = TimedStep(self._step, spans)
         return [TimedChannels(each, self._owned, patience_s, spans, lane) for lane, each in enumerate(shards)]
 
-    def _find_notes(self, rule: AsyncAlgorithm, adds_rows: bool) -> Iterator[str]:
+    def _find_notes(self, rule: AsyncAlgorithm, adds_rows: bool, reads: Sequence[str] = ()) -> Iterator[str]:
         yield rule.note or approximation(self.algorithm, self._member.size)
+        if reads:
+            yield (
+                f"the training step reads {reads[0]!r} behind the update, and a worker has the value from before it, "
+                "because the server updates later: numbers are not those of one machine; hfdt run has them"
+            )
         if adds_rows and self._member.size == 1:
             yield (
                 "gradients of an index that a batch repeats are added before the optimizer squares them: numbers are "

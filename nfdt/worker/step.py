@@ -50,9 +50,9 @@ class GradientStep:
         self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
         self._micro: dict[int, MicroSteps] = {}  # by number of parts
-        self.adds_rows = (
-            False  # once traced: whether a push has sums of rows that Keras 3's optimizer squares one by one
-        )
+        # Once traced: whether a push has sums of rows that Keras 3's optimizer squares one by one; and the variables
+        # that the step reads behind the update.
+        self.adds_rows, self.reads = False, list[str]()
 
     @functools.cached_property
     def metric_states(self) -> list[SummedState]:
@@ -166,15 +166,19 @@ class GradientStep:
         others = [tensor_variable(v) for v in self._others]
         before = [v.read_value() for v in others]
         applied: list[tuple[list[Any], list[Any]]] = []
+        graph, before_update = tf.compat.v1.get_default_graph(), 0
 
         def note(apply: Any, gradients: list[Any], variables: list[Any]) -> None:
+            nonlocal before_update
             applied.append((list(gradients), list(variables)))
+            before_update = len(graph.get_operations())
 
         with self._trainable.flavor.replace_apply(self._model.optimizer, note), assignments() as assigned:
             logs = self._model.train_step(batch)
         if len(applied) != 1:
             reason = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
             raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
+        self.reads = self._read_behind(graph, before_update)
         self._refuse_own_updates(assigned)
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if v.ref() in assigned]
@@ -188,6 +192,14 @@ class GradientStep:
                 others[i].assign(tf.where(finite, others[i], before[i]))
         pairs = zip(changed, left, strict=True)
         return gradients, [change_of(others[i].read_value(), before[i], decay) for i, decay in pairs], logs, finite
+
+    def _read_behind(self, graph: Any, count: int) -> list[str]:
+        """Return the names of weights and optimizer's variables that operations behind the first `count` read."""
+        inner = {id(outer): id(tensor) for outer, tensor in getattr(graph, "captures", ())}
+        updated = [*self._trainable.trainable, *self._trainable.optimizer]
+        names = {inner.get(id(tensor_variable(v).handle)): str(getattr(v, "path", v.name)) for v in updated}
+        read = [id(tensor) for op in graph.get_operations()[count:] for tensor in op.inputs]
+        return list(dict.fromkeys(names[each] for each in read if each in names))
 
     def _refuse_own_updates(self, assigned: Mapping[Any, int]) -> None:
         """Raise NeedsReplica where the step itself assigned a weight or a variable of the optimizer."""

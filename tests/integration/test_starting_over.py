@@ -165,9 +165,21 @@ print(fit(keras.Model), len(before), workers() == before)
 
 
 @pytest.mark.timeout(400)
+def test_a_refusal_that_the_script_catches_starts_the_run_again(tmp_path):
+    divided, alone = run_both(tmp_path, "refused.py", REFUSED_FIRST)
+    first, again = divided.stdout.splitlines()[:2], divided.stdout.splitlines()[-1]
+    assert first[0] == "NeedsReplica True"
+    assert "returns 'columns', which is not one number: the run starts again" in divided.stderr
+    assert not difference(alone.stdout.splitlines()[-1].partition("]")[0], again.partition("]")[0], 1e-6)
+
+
+@pytest.mark.timeout(400)
 def test_workers_that_refused_a_fit_train_the_next(tmp_path):
     (tmp_path / "refused.py").write_text(REFUSED_FIRST)
-    said = run(tmp_path, "refused.py", *HFDT, "--capture", "extract").stdout.splitlines()
+    with pytest.raises(subprocess.CalledProcessError) as ended:  # the script caught it: what it says then is its own
+        run(tmp_path, "refused.py", *HFDT, "--capture", "extract")
+    said = ended.value.stdout.splitlines()
+    assert "hfdt: error: Columns.train_step (refused.py:" in ended.value.stderr
     alone = run(tmp_path, "refused.py").stdout.splitlines()
     assert said[0] == "NeedsReplica True"
     assert said[1].endswith(" 2 True")

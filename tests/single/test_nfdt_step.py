@@ -117,11 +117,11 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
     assert len(seen) == 2, "each is traced once"
 
 
-def notes(batches, size, note="", adds_rows=False):
+def notes(batches, size, note="", adds_rows=False, reads=()):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1, optimizer=None), trainable=())
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=size))
     run.algorithm = "asgd"
-    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note), adds_rows) if line]
+    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note), adds_rows, reads) if line]
 
 
 @pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 batches for 3 workers"]), (3, []), (None, [])])
@@ -137,6 +137,8 @@ def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximat
     (line,) = notes(3, 1, adds_rows=True)
     assert "numbers are not those of one machine" in line
     assert len(notes(3, 3, adds_rows=True)) == 1
+    (line,) = notes(3, 1, reads=["dense/kernel"])
+    assert line.startswith("the training step reads 'dense/kernel' behind the update")
 
 
 @pytest.mark.parametrize(
@@ -245,3 +247,18 @@ def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_squar
     step = GradientStep(trainable := Trainable(named(flavor), model))
     step.trace(spec, ownerships(trainable, 1))
     assert step.adds_rows == adds
+    assert step.reads == []
+
+
+def test_variables_that_a_step_reads_behind_the_update_are_known():
+    class Reads(keras.Sequential):
+        def train_step(self, data):
+            return {**super().train_step(data), "after": tf.reduce_sum(self.layers[0].kernel)}
+
+    model = Reads([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    spec = tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)), None
+    named("keras").build(model, spec)
+    step = GradientStep(trainable := Trainable(named("keras"), model))
+    step.trace(spec, ownerships(trainable, 1))
+    assert [name.rpartition("/")[2] for name in step.reads] == ["kernel"]

@@ -15,7 +15,7 @@ from client_shim.script import run_script
 from fdt.ending import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED
 from fdt.launch import Task
-from fdt.signals import Ended, held_back, raise_held, released
+from fdt.signals import Ended, Preempted, held_back, raise_held, released
 from fdt.supervise.processes import LaunchedProcesses
 
 PRESS = signal.SIGINT, KeyboardInterrupt
@@ -331,3 +331,9 @@ def test_a_press_in_the_commands_own_imports_ends_it(tmp_path, engine, by, start
         [*by, sys.executable, *argv, "--help"], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("error", [Ended(signal.SIGTERM), Preempted(signal.SIGUSR1, "saved")])
+def test_an_end_can_be_made_again_of_its_arguments_as_simpy_does(error):
+    again = type(error)(*error.args)
+    assert (again.number, again.code, again.message) == (error.number, error.code, error.message)

@@ -50,6 +50,7 @@ REFUSED = {
     "fit_validation_sum": "losses and metrics of validation do not add up over slices of a batch: OnlyInTest",
     "fit_stopped_at_begin": "stop_training must not be set before an epoch begins",
     "fit_sparse_masked": "needs all rows of a batch (RealDiv at fit_sparse_masked.py:",
+    "fit_traced_again": "the callback Raise (fit_traced_again.py:20) changed an object that the training step",
     "fit_updates_by_hand": "assigns variable 'dense_1/kernel'",
     "fit_vector_log": "returns 'columns', which is not one number",
     "fit_weighted_by_updates": "Growing.train_step",

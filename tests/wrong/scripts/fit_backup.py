@@ -7,9 +7,11 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+keras.backend.set_floatx("float64")
+tf_keras.backend.set_floatx("float64")
 keras.utils.set_random_seed(90)
-x = np.random.normal(size=(24, 4)).astype("float32")
-y = np.random.normal(size=(24, 1)).astype("float32")
+x = np.random.normal(size=(24, 4))
+y = np.random.normal(size=(24, 1))
 
 
 def batches():
@@ -44,3 +46,4 @@ def trained(library, name, data, **options):
 for library in (keras, tf_keras):
     trained(library, "generator", batches, steps_per_epoch=4)
     trained(library, "shuffled", shuffled)
+tf_keras.backend.set_floatx("float32")

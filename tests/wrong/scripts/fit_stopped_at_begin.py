@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+keras.backend.set_floatx("float64")
 keras.utils.set_random_seed(91)
 x = np.random.normal(size=(24, 4))
 y = np.random.normal(size=(24, 1))

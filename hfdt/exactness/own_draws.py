@@ -17,6 +17,8 @@ from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.row_dependence import line_of_script
 from replica.graph.flatten import RANDOM, Flat, GraphNode, flatten, function_graph, functions_of, written_by
 
+_KEYS = "StatelessRandomGet"  # operations that make a key and a counter of a seed, which draws take
+
 
 def own_draws(trainable: Any, found: GradientPass) -> list[str]:
     """Return type and line of the script's operations that draw such numbers: "RandomStandardNormal at train.py:7".
@@ -102,10 +104,11 @@ def _draws(flat: Flat, generators: set[int]) -> Iterator[tuple[int, Any]]:
     """
     for number, node in enumerate(flat.nodes):
         for op in _operations(node.op) if node.argument is None else ():
-            if not op.type.startswith(STATELESS) and op.type not in RANDOM or any_rows(op.outputs[0]):
+            stateless = op.type.startswith(STATELESS) and not op.type.startswith(_KEYS)
+            if not (stateless or op.type in RANDOM) or any_rows(op.outputs[0]):
                 continue
             seed = _reached(flat, [n for n, _ in node.inputs])
-            if op.type in RANDOM or any(flat.nodes[n].argument in generators for n in seed):
+            if not stateless or any(flat.nodes[n].argument in generators for n in seed):
                 yield number, op
 
 

@@ -10,6 +10,7 @@ from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.state import ScriptRun, Settings
 from client_shim.verify.recording import recorded
+from fdt.errors import NeedsReplica
 from fdt.report import Reporter, Reporters
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ def run(
 
 def _ended(state: ScriptRun, code: int) -> int:
     """Return the script's exit code. Raises the UserError that the script has caught, if there is one."""
-    if code == 0 and state.refused is not None:
-        raise state.refused
+    if code == 0 and (error := state.refused) is not None:
+        if isinstance(error, NeedsReplica) and state.trained:  # another run would find what the script has saved
+            raise NeedsReplica(str(error), error.reason, trained=True) from error
+        raise error
     if code == 0 and not state.fits:
         state.reporters.note("the script called no fit(), so nothing was trained on workers")
     return code
@@ -71,7 +74,7 @@ def _fit(
 ) -> Any:
     from client_shim.fit import fit_remotely  # not before the first `fit`, because a script may never call one
 
-    with state.remembering():
+    with state.remembering(model):
         return fit_remotely(state, original, model, args, kwargs)
 
 

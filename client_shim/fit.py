@@ -63,6 +63,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
     if not resumed(run):  # its own checkpoint comes first
         restore_backup(call)
         if call.arguments["epochs"] <= (call.arguments["initial_epoch"] or 0):
+            run.count_fit()
             return call.local()
     captured = capture_call(run, call)
     refs = list(captured.refs)

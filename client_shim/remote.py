@@ -12,6 +12,7 @@ from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica, WorkerError
 from fdt.job import JobSpec, State, is_on
+from fdt.keras import is_of_keras
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
@@ -182,10 +183,9 @@ class Remote:
         logs = {name: done.logs[name] for name in done.log_names}
         flavor, model = self._trainable.flavor, self._trainable.model
         if self._vectors is None:
-            own = type(model).train_step is flavor.keras.Model.train_step
+            own = is_of_keras(flavor, model, "train_step")
             self._vectors = [k for k, v in model.get_metrics_result().items() if own and k not in logs and np.ndim(v)]
-        result = model.get_metrics_result() if self._vectors else {}
-        return {**logs, **{name: result[name] for name in self._vectors}}
+        return {**logs, **{name: model.get_metrics_result()[name] for name in self._vectors}}
 
     # -- variables ----------------------------------------------------------------------------------------------------
     def _load(self, state: job_pb2.State, metrics: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from client_shim.preemption import Preemption
-from fdt.errors import UserError
+from fdt.errors import UserError, WorkerError
 from fdt.report import Reporters
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
@@ -47,6 +47,7 @@ class ScriptRun:
         traced: What the last `fit` of each model traced (client_shim/changed_objects.py).
         instead: Called in place of training with the CapturedFit (client_shim/inspect.py).
         refused: The first error of this project's that the script was given, and which it may have caught.
+        trained: Whether a `fit` has ended well.
     """
 
     client: Any
@@ -59,15 +60,27 @@ class ScriptRun:
     traced: MutableMapping[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     instead: Callable[..., Any] | None = None
     refused: UserError | None = None
+    trained: bool = False
+    _refused_model: Any = None
 
     @contextlib.contextmanager
-    def remembering(self) -> Iterator[None]:
-        """Keep the first error that leaves the context: a script may catch it, and go on without that training."""
+    def remembering(self, model: Any = None) -> Iterator[None]:
+        """Keep the first error that leaves the context: a script may catch it, and go on without that training.
+
+        A lost worker is forgotten where the script trains the same model once more.
+
+        Args:
+            model: What is trained within.
+        """
         try:
             yield
         except UserError as error:
-            self.refused = self.refused or error
+            if self.refused is None:
+                self.refused, self._refused_model = error, model
             raise
+        self.trained = True
+        if isinstance(self.refused, WorkerError) and self._refused_model is model:
+            self.refused = None
 
     @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:

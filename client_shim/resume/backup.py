@@ -13,7 +13,7 @@ def resumed(run: ScriptRun) -> bool:
 def restore_backup(call: FitCall) -> None:
     """Let a BackupAndRestore restore the model, and its epoch become the call's `initial_epoch`.
 
-    Keras's own loop restores again, later. The callbacks of other classes are not called.
+    Keras's own loop restores again, later. The script's other callbacks are not called.
 
     Raises:
         CaptureError: tf_keras's saved within an epoch.
@@ -23,7 +23,7 @@ def restore_backup(call: FitCall) -> None:
     for callback in call.callbacks:
         if isinstance(callback, kind):
             callback.set_model(model)
-            kind.on_train_begin(callback)
+            callback.on_train_begin()
     epoch, step = flavor.restored(model, call.steps_per_epoch, given)
     if step:
         raise CaptureError(

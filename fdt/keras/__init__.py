@@ -57,7 +57,7 @@ class Flavor(Protocol):
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         """Return the epoch and the step at which Keras's loop begins, where it is `given` an epoch.
 
-        BackupAndRestore may have restored others. `steps`: of an epoch; 0: all of the data.
+        BackupAndRestore may have restored others. `steps`: of an epoch; 0: unknown.
         """
 
     def set_steps_per_execution(self, model: Model, count: int) -> None:

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from fdt.compat.keras3 import DynamicBackend, KerasSaveable, Operation, pythonify_logs, tracking
-from fdt.keras import Apply, all_variables, attribute, natives, pickling, refuse_strategy, unique
+from fdt.keras import Apply, all_variables, attribute, is_of_keras, natives, pickling, refuse_strategy, unique
 from fdt.keras.variables import Traced, trace_step, trace_unbuilt
 from fdt.typing import Model, Optimizer, Variable
 
@@ -66,7 +66,7 @@ class Keras3:
 
     def at_most(self, steps: int | None) -> int | None:
         most = getattr(keras.config, "max_steps_per_epoch", lambda: None)()
-        return steps if most is None or (steps is not None and steps < most) else most
+        return steps if not most or (steps is not None and steps < most) else most
 
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         return int(getattr(model, "_initial_epoch", None) or given), 0
@@ -88,7 +88,7 @@ class Keras3:
 
     def build(self, model: Model, spec: Any) -> None:
         dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec) if each is not None)
-        if dense and type(model).train_step is keras.Model.train_step:  # Keras takes sparse tensors for dense ones here
+        if dense and is_of_keras(self, model, "train_step"):  # Keras takes sparse tensors for dense ones here
             rows = _fixed_batch(model) or 2
             model._symbolic_build(data_batch=tf.nest.map_structure(lambda each: _with_batch(each, rows), spec))
         else:

@@ -1,6 +1,7 @@
 """The flavor of tf_keras: Keras 2, by TF_USE_LEGACY_KERAS or `import tf_keras`."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ class TfKeras:
         return steps
 
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
-        epoch, step = model._maybe_load_initial_counters_from_ckpt(steps or None, given)
+        epoch, step = model._maybe_load_initial_counters_from_ckpt(steps or sys.maxsize, given)
         return int(epoch), int(step)
 
     def set_steps_per_execution(self, model: Model, count: int) -> None:

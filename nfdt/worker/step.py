@@ -198,6 +198,7 @@ class GradientStep:
         inner = {id(outer): id(tensor) for outer, tensor in getattr(graph, "captures", ())}
         updated = [*self._trainable.trainable, *self._trainable.optimizer]
         names = {inner.get(id(tensor_variable(v).handle)): str(getattr(v, "path", v.name)) for v in updated}
+        names = {key: name for key, name in names.items() if not name.endswith("learning_rate")}  # no update writes it
         read = [id(tensor) for op in graph.get_operations()[count:] for tensor in op.inputs]
         return list(dict.fromkeys(names[each] for each in read if each in names))
 

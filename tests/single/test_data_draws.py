@@ -68,6 +68,8 @@ class Line:
     def send(self, command):
         for feed in self._feeds:
             feed.offer(command.feed)
+        if command.feed.end:  # the workers end the epoch, and the client hears of it
+            threading.Thread(target=self.feeder.finish_epoch, args=[command.feed.epoch]).start()
 
 
 def hfdts(sources):

@@ -89,6 +89,7 @@ def test_a_py_dataset_is_drawn_as_keras_draws_it(blobs):
         batches = [batch for batch, _ in line.sources[0].slices(epoch, 0, 1)]
         npt.assert_array_equal(np.concatenate([x for x, _ in batches]), X)
         assert [y.dtype for _, y in batches] == [tf.int64] * 4
+        line.feeder.finish_epoch(epoch)
     line.feeder.stop()
     assert sequence.ended == 1 + 2  # Keras's fit resets its loop before it begins
 

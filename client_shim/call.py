@@ -45,7 +45,7 @@ class FitCall:
         bound.apply_defaults()
         arguments, flavor = dict(list(bound.arguments.items())[1:]), flavor_of(model)
         for name in ("steps_per_epoch", "validation_steps"):
-            arguments[name] = flavor.whole_executions(model, flavor.at_most(arguments[name]))
+            arguments[name] = flavor.whole_executions(model, arguments[name])
         return cls(original, model, arguments, flavor)
 
     @property

@@ -50,7 +50,7 @@ class Feeder:
     ) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
         self._first, self._steps = first, steps
-        self._ended = -1  # the last epoch that workers have ended
+        self._ended = -1  # the last epoch whose end the client has heard of
         self._over = -1.0  # the last epoch that was drawn to its end; infinite: the thread has ended
         self._allowed: dict[int, int] = {}
         self._changed = threading.Condition()
@@ -113,7 +113,12 @@ class Feeder:
             batch = None if last else next(batches, None)
             if batch is None:
                 self._send(FeedBatch(name=self._name, epoch=epoch, index=index, end=True))
-                return self._drawn_to_end(epoch, batches if last else iter(()))
+                if last:
+                    if not self._may_end(epoch):
+                        return False
+                    next(batches, None)
+                self._drawn(epoch)
+                return True
             structure, leaves = flatten(trimmed(tf.nest.map_structure(_array, batch)))
             ref = self._blobs.put_arrays(leaves)
             if not self._remember(ref):
@@ -121,16 +126,6 @@ class Feeder:
             self._send(FeedBatch(name=self._name, epoch=epoch, index=index, arrays=ref, structure=structure))
             index += 1
         return False
-
-    def _drawn_to_end(self, epoch: int, batches: Iterator[Any]) -> bool:
-        """Draw the end of an epoch where it is not drawn yet, behind the last update; return False if the job ended."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._steps is None or self._ended >= epoch)
-            if self._stopped:
-                return False
-        next(batches, None)
-        self._drawn(epoch)
-        return True
 
     def _drawn(self, epoch: float) -> None:
         with self._changed:
@@ -140,6 +135,12 @@ class Feeder:
     def _may_send(self, epoch: int, index: int) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or index < self._allowed.get(epoch, 0))
+            return not self._stopped
+
+    def _may_end(self, epoch: int) -> bool:
+        """Wait until the client has the weights of the epoch's end, which `on_epoch_end` of the data may read."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._ended >= epoch)
             return not self._stopped
 
     def _send(self, batch: FeedBatch) -> None:

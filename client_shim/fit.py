@@ -14,7 +14,7 @@ from client_shim.changed_objects import eager_check, refuse_changed, refuse_chan
 from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
 from client_shim.remote import Remote
 from client_shim.remote_model import evaluate_remotely, replaced, unreplaced
-from client_shim.resume.backup import refuse_backup, restore_backup, resumed
+from client_shim.resume.backup import refuse_backup, restore_backup
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.row_orders import RowOrders
 from client_shim.script import ScriptError
@@ -60,7 +60,7 @@ def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any
 
 
 def _fit(run: ScriptRun, call: FitCall) -> Any:
-    if not resumed(run):  # its own checkpoint comes first
+    if not run.resumed:  # its own checkpoint comes first
         restore_backup(call)
         if call.arguments["epochs"] <= (call.arguments["initial_epoch"] or 0):
             run.count_fit()
@@ -117,7 +117,7 @@ def _fit_checkpoints(
         preemption=run.preemption,
     )
     fit_checkpoints.look(run.blobs, seed)
-    if resumed(run) and fit_checkpoints.saved is None:
+    if run.resumed and fit_checkpoints.saved is None:
         refuse_backup(call, run.fits)
     return fit_checkpoints
 

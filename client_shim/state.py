@@ -96,6 +96,11 @@ class ScriptRun:
         self.fits += 1
 
     @property
+    def resumed(self) -> bool:
+        """Whether the run continues from checkpoints of its own."""
+        return self.directory is not None and self.directory.resumed
+
+    @property
     def blobs(self) -> "Blobs":
         """Shared memory of the client and the engine."""
         blobs: Blobs = self.client.blobs

@@ -53,8 +53,9 @@ def parts(rows: int, count: int) -> tuple[list[Any], Mapping[str, Any]]:
 
 
 def convex(algorithm: str, rows: int, rounds: int) -> Mapping[str, Any]:
+    from benchmarks.papers.clusters import described
     from benchmarks.papers.quadratic import Group, in_rounds
-    from benchmarks.papers.ridge import SUM_BPS, cluster
+    from benchmarks.papers.ridge import SUM_BPS, cluster_file
     from benchmarks.papers.server_star import on_star
     from benchmarks.papers.softmax import least
 
@@ -69,7 +70,7 @@ def convex(algorithm: str, rows: int, rounds: int) -> Mapping[str, Any]:
         after: Callable[[Any, float], None] = lambda w, mu: points.append(w) if comm.rank == 0 else None  # noqa: E731
         in_rounds(algorithm, shards[comm.rank], Group(comm.size, comm.add), rounds, start, after)
 
-    on_star(cluster(WORKERS, server=True), worker, SUM_BPS)
+    on_star(described(cluster_file(WORKERS, server=True)), worker, SUM_BPS)
     return losses(points, looked)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.clusters import described
 from benchmarks.papers.experiment import Experiment, Results, Run, Table, values, where
 from benchmarks.papers.lenets import BATCH, PAIRS, ROWS
 from benchmarks.papers.server_star import on_star
@@ -70,8 +71,8 @@ def round_s(method: str, gpus: int, step_s: float, nbytes: int) -> float:
                 comm.work(batches)
                 comm.add(vector)
 
-        return on_star(cluster(gpus, step_s, server=True), rank, SUM_BPS * step_s)
-    world = SimulatedWorld(cluster(gpus, step_s, server=False))
+        return on_star(described(cluster_file(gpus, step_s, server=True)), rank, SUM_BPS * step_s)
+    world = SimulatedWorld(described(cluster_file(gpus, step_s, server=False)))
     on_simulated(world, lambda comm: (comm.work(1), comm.sum([vector], "average")))
     return batches * world.now_s
 
@@ -82,12 +83,6 @@ def cluster_file(gpus: int, step_s: float, server: bool) -> str:
     nodes = [f"{{name: machine-{k // 2}, count: {min(2, gpus - k)}, uplink: {link}}}" for k in range(0, gpus, 2)]
     nodes += server * [f"{{name: adder, count: 1, link: {link}}}"]
     return f"step: {step_s:g} s\nnodes:\n" + "".join(f"  - {node}\n" for node in nodes)
-
-
-def cluster(gpus: int, step_s: float, server: bool) -> Any:
-    from fdt.network.reading import parse_cluster
-
-    return parse_cluster(cluster_file(gpus, step_s, server))
 
 
 def draw(results: Results, figure: Any) -> None:

@@ -1,23 +1,20 @@
 """D1: the time of DANE on ridge regression by the number of machines (figure 2), and its rounds beside two others'."""
 
-import multiprocessing
-import os
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar
-from unittest import mock
+from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.clusters import described
 from benchmarks.papers.experiment import Experiment, Results, Run, Table, values, where
+from benchmarks.papers.ridge_processes import in_processes
 
 ROWS, MACHINES, ROUNDS = (6_000, 10_000, 14_000, 18_000), (1, 2, 4, 8), 12
 MARK = 1e-6  # of f - f* at the start
 RHOS = tuple(np.geomspace(0.03, 10, 16))
 MATRIX, VECTOR = 20e9, 2e9  # operations a second of a core, in products of matrices, and with a vector
 LINK_BPS, LATENCY_S, SHAPE, SUM_BPS = 1e9 / 8, 1e-4, 100.0, 2e9
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 DANE, ADMM, DESCENT, PROCESSES = "dane", "admm, best rho", "gradient descent, allreduce", "dane, real processes"
 
 
@@ -88,12 +85,6 @@ nodes:
     )
 
 
-def cluster(machines: int, server: bool) -> Any:
-    from fdt.network.reading import parse_cluster
-
-    return parse_cluster(cluster_file(machines, server))
-
-
 def simulated(text: str, rows: int, machines: int) -> dict[str, Any]:
     from benchmarks.papers.quadratic import WIDTH, Group, in_rounds, problem
     from benchmarks.papers.server_star import on_star
@@ -113,7 +104,7 @@ def simulated(text: str, rows: int, machines: int) -> dict[str, Any]:
 
         in_rounds(text, Timed(parts[comm.rank], comm), group, ROUNDS, np.zeros(WIDTH), after)
 
-    on_star(cluster(machines, server=True), machine, SUM_BPS)
+    on_star(described(cluster_file(machines, server=True)), machine, SUM_BPS)
     return {**to_mark(gaps, averages, ends), "mu": mus[-1]}
 
 
@@ -130,7 +121,7 @@ def descent(rows: int, machines: int) -> dict[str, Any]:
     from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
     (whole,) = problem(rows, 1)
-    w, gaps, world = np.zeros(WIDTH), [1.0], SimulatedWorld(cluster(machines, server=False))
+    w, gaps, world = np.zeros(WIDTH), [1.0], SimulatedWorld(described(cluster_file(machines, server=False)))
     bend = whole.spectrum[0]
     for _ in range(ROUNDS):
         w = w - 2 / (bend[0] + bend[-1]) * (whole.hessian @ w - whole.b)
@@ -145,74 +136,6 @@ def descent(rows: int, machines: int) -> dict[str, Any]:
         return ends
 
     return to_mark(gaps, list(range(ROUNDS + 1)), on_simulated(world, machine)[0])
-
-
-# -- real processes ----------------------------------------------------------------------------------------------------
-def in_processes(rows: int, machines: int, rounds: int) -> dict[str, Any]:
-    """Run DANE in `machines` processes of one thread that add through this one; return wall time and CPU time.
-
-    Times begin when all processes have their data. `critical_s` is the CPU time of the slowest process and of the
-    server: the time where each has a core of its own.
-    """
-    from benchmarks.papers.quadratic import data
-
-    context, (x, y) = multiprocessing.get_context("spawn"), data(rows)
-    pipes = [context.Pipe() for _ in range(machines)]
-    parts = zip(np.split(x, machines), np.split(y, machines), strict=True)
-    processes = [
-        context.Process(target=machine_process, args=(end, part, machines, rounds))
-        for (_, end), part in zip(pipes, parts, strict=True)
-    ]
-    with mock.patch.dict(os.environ, ONE_THREAD):  # read when a process loads NumPy
-        for process in processes:
-            process.start()
-    for pipe, _ in pipes:
-        pipe.recv()  # it is ready
-    began, began_cpu = time.perf_counter(), time.process_time()
-    for pipe, _ in pipes:
-        pipe.send(None)
-    used = serve([pipe for pipe, _ in pipes])
-    wall_s, server_s = time.perf_counter() - began, time.process_time() - began_cpu
-    for process, ends in zip(processes, pipes, strict=True):
-        process.join()
-        for end in ends:
-            end.close()
-    return {"seconds": round(wall_s, 4), "critical_s": round(max(used) + server_s, 4), "rounds": rounds}
-
-
-def serve(pipes: list[Any]) -> list[float]:
-    """Add what the processes send until they send their CPU seconds; return those."""
-    while isinstance((received := [pipe.recv() for pipe in pipes])[0], np.ndarray):
-        total = np.sum(received, axis=0)
-        for pipe in pipes:
-            pipe.send(total)
-    return received
-
-
-def machine_process(pipe: Any, part: Any, machines: int, rounds: int) -> None:
-    """Run DANE on one part, in a process of its own; send the CPU seconds at the end."""
-    from benchmarks.papers.quadratic import WIDTH, Group, Quadratic, in_rounds
-    from hfdt import algorithms
-
-    algorithms.make("dane(solver='cg')")  # its modules are loaded before the clock begins
-    pipe.send(None)
-    pipe.recv()
-    began = time.process_time()
-
-    class Inverted(Quadratic):
-        inverses: ClassVar[dict[float, np.ndarray]] = {}  # by mu, which changes once
-
-        def minimum(self, task: Any) -> list[np.ndarray]:
-            if task.mu not in self.inverses:
-                self.inverses[task.mu] = np.linalg.inv(self.hessian + task.mu * np.eye(WIDTH))
-            return [self.inverses[task.mu] @ (self.b + np.asarray(task.linear[0]) + task.mu * self.w0)]
-
-    def add(vector: Any) -> Any:
-        pipe.send(vector)
-        return pipe.recv()
-
-    in_rounds("dane(solver='cg')", Inverted(*part), Group(machines, add), rounds, np.zeros(WIDTH), lambda w, mu: None)
-    pipe.send(time.process_time() - began)
 
 
 # -- the picture and the row -------------------------------------------------------------------------------------------

@@ -1,13 +1,7 @@
 """Keras's BackupAndRestore: it restores before the data are captured, because passes over them begin at its epoch."""
 
 from client_shim.call import FitCall
-from client_shim.state import ScriptRun
 from fdt.errors import CaptureError
-
-
-def resumed(run: ScriptRun) -> bool:
-    """Return whether the run continues from checkpoints of its own."""
-    return run.directory is not None and run.directory.resumed
 
 
 def restore_backup(call: FitCall) -> None:

@@ -51,9 +51,6 @@ class Flavor(Protocol):
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         """Return the steps that Keras takes where it is given a number of steps for an epoch."""
 
-    def at_most(self, steps: int | None) -> int | None:
-        """Return a number of steps, or the most that Keras's configuration allows for an epoch."""
-
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         """Return the epoch and the step at which Keras's loop begins, where it is `given` an epoch.
 

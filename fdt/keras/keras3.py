@@ -59,14 +59,12 @@ class Keras3:
         return int(model.steps_per_execution)
 
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
-        count = self.steps_per_execution(model)
+        count, most = self.steps_per_execution(model), getattr(keras.config, "max_steps_per_epoch", lambda: None)()
+        if most and (steps is None or steps >= most):
+            steps = most
         if steps is None or steps < 0:
             return steps
         return -(-steps // count) * count  # the last execution has all its steps
-
-    def at_most(self, steps: int | None) -> int | None:
-        most = getattr(keras.config, "max_steps_per_epoch", lambda: None)()
-        return steps if not most or (steps is not None and steps < most) else most
 
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         return int(getattr(model, "_initial_epoch", None) or given), 0

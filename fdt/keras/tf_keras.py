@@ -76,9 +76,6 @@ class TfKeras:
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         return steps
 
-    def at_most(self, steps: int | None) -> int | None:
-        return steps
-
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         epoch, step = model._maybe_load_initial_counters_from_ckpt(steps or sys.maxsize, given)
         return int(epoch), int(step)

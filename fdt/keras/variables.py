@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
@@ -177,3 +177,10 @@ def variables_of_slots(optimizer: Optimizer, trainable: Sequence[Variable]) -> d
 
 
 _NO_SLOTS = ("_variables", "_trainable_variables")  # lists of an optimizer that may be as long
+
+
+def read_behind(graph: Any, variables: Iterable[Variable], count: int) -> list[Variable]:
+    """Return those of `variables` that operations of a FuncGraph behind its first `count` have as an input."""
+    inner = {id(outer): id(tensor) for outer, tensor in graph.captures}
+    read = {id(tensor) for op in graph.get_operations()[count:] for tensor in op.inputs}
+    return [v for v in variables if inner.get(id(tensor_variable(v).handle)) in read]

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from client_shim.replica.steps import where
 from fdt.errors import PassedThrough
-from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable
+from fdt.keras.variables import call_converted, is_loss_scaled, read_behind
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
 from hfdt.worker import step_context as steps
@@ -140,12 +140,9 @@ class GradientPass:
         made_by = [t.op for g in gradients for t in tf.nest.flatten(g, expand_composites=True)]
         if any(op.graph is not graph for op in made_by):
             return True
-        updated = {id(tensor_variable(v).handle) for v in [*trainable.trainable, *trainable.optimizer]}
-        handles = {id(inner) for outer, inner in graph.captures if id(outer) in updated}
         last = {op.name for op in made_by}
-        operations = graph.get_operations()
-        behind = 1 + max((i for i, op in enumerate(operations) if op.name in last), default=-1)
-        return any(id(t) in handles for op in operations[behind:] for t in op.inputs)
+        behind = 1 + max((i for i, op in enumerate(graph.get_operations()) if op.name in last), default=-1)
+        return bool(read_behind(graph, [*trainable.trainable, *trainable.optimizer], behind))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import tensorflow as tf
 from client_shim.summed_state import SummedState, watched_states
 from fdt.data.source import leading
 from fdt.errors import NeedsReplica
-from fdt.keras.variables import assignments, is_loss_scaled, moving_averages, tensor_variable
+from fdt.keras.variables import assignments, is_loss_scaled, moving_averages, read_behind, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
@@ -195,12 +195,11 @@ class GradientStep:
 
     def _read_behind(self, graph: Any, count: int) -> list[str]:
         """Return the names of weights and optimizer's variables that operations behind the first `count` read."""
-        inner = {id(outer): id(tensor) for outer, tensor in getattr(graph, "captures", ())}
-        updated = [*self._trainable.trainable, *self._trainable.optimizer]
-        names = {inner.get(id(tensor_variable(v).handle)): str(getattr(v, "path", v.name)) for v in updated}
-        names = {key: name for key, name in names.items() if not name.endswith("learning_rate")}  # no update writes it
-        read = [id(tensor) for op in graph.get_operations()[count:] for tensor in op.inputs]
-        return list(dict.fromkeys(names[each] for each in read if each in names))
+        if not hasattr(graph, "captures"):  # the model runs eagerly
+            return []
+        read = read_behind(graph, [*self._trainable.trainable, *self._trainable.optimizer], count)
+        names = [str(getattr(v, "path", v.name)) for v in read]
+        return [name for name in names if not name.endswith("learning_rate")]  # no update writes it
 
     def _refuse_own_updates(self, assigned: Mapping[Any, int]) -> None:
         """Raise NeedsReplica where the step itself assigned a weight or a variable of the optimizer."""

@@ -5,16 +5,23 @@ code refers to. Keras reads them as it traces the first step, or in each step wh
 `run_eagerly`, or with `tf.config.run_functions_eagerly(True)`.
 """
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from inspect import getattr_static
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
+
+import numpy as np
 
 from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
 from client_shim.replica.steps import where
-from client_shim.script_code import described, of_library, script_code, script_parts
+from client_shim.script_code import described, of_library, script_code, script_objects, script_parts
+from client_shim.script_reads import Reads, step_reads
 from fdt.errors import CaptureError, NeedsReplica
 
-_REMEDY = "`--capture replica` runs the script on every rank"
+REMEDY = "`--capture replica` runs the script on every rank"
 
 
 def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> None:
@@ -54,9 +61,13 @@ def _functions_eager() -> bool:
 
 def _update_parts(call: FitCall) -> list[str]:
     """Return the script's code that updates variables, such as that of a learning rate's schedule."""
+    return [described(each) for each in update_objects(call)]
+
+
+def update_objects(call: FitCall) -> list[Any]:
+    """Return the objects that run code of the script in an update: optimizers, schedules of learning rates."""
     optimizers = [getattr(each, "inner_optimizer", each) for each in call.flavor.optimizers(call.model)]
-    own = [each for each in optimizers if not of_library(each)]
-    return [described(each) for each in (*own, *script_code(map(vars, optimizers)))]
+    return [*(each for each in optimizers if not of_library(each)), *script_code(map(vars, optimizers))]
 
 
 def refuse_changed(call: FitCall, digest: str, when: str, *, trained: bool) -> None:
@@ -106,7 +117,7 @@ def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall)
         NeedsReplica: Keras would not regard the change.
     """
     model = call.model
-    compiled, parts = getattr(model, "_compile_config", None), _traced_parts(model)
+    compiled, parts = getattr(model, "_compile_config", None), {**_traced_parts(model), **_traced_values(call)}
     before, known = traced.get(model, (None, {}))
     traced[model] = compiled, parts
     if compiled is None or before is not compiled or model.train_function is not None or _eager(model):
@@ -117,7 +128,7 @@ def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall)
             f"{changed} changed since the last fit of {model.name!r} without compile(), "
             f"and Keras regards no change before compile(). Received: fit at {where()}"
         )
-        raise NeedsReplica(f"{reason}; call compile() after the change, or {_REMEDY}", reason, trained=True)
+        raise NeedsReplica(f"{reason}; call compile() after the change, or {REMEDY}", reason, trained=True)
 
 
 def _first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -139,6 +150,41 @@ def _traced_parts(model: Any) -> dict[str, Any]:
     }
 
 
+def _traced_values(call: FitCall) -> dict[str, str]:
+    """Return the plain values that the script's code reads as Keras traces a step, by name."""
+    found = defaultdict[str, list[str]](list)
+    for obj in (*script_objects(call.model), *update_objects(call)):
+        reads = step_reads(obj)
+        own = {f"self.{name}": getattr_static(obj, name, None) for name in sorted(reads.attributes - reads.stored)}
+        for name, value in (reads.values | own).items():
+            found[f"{name}, which {described(obj)} reads,"].append(_plain(value, reads))
+    return {name: repr(texts) for name, texts in found.items() if any(texts)}
+
+
+def _plain(value: Any, reads: Reads, depth: int = 3) -> str:
+    """Return a text of a value that a graph has as a constant; "" for another.
+
+    Args:
+        value: The value.
+        reads: The attributes and keys that are read of an object or a dict with settings.
+        depth: Containers within containers that are read.
+    """
+    if type(value).__name__ == "EagerTensor":
+        value = value.numpy()
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    items: Mapping[Any, Any] = {}
+    if isinstance(value, dict):
+        items = {key: value[key] for key in value if key in reads.keys} or value
+    elif isinstance(value, (list, tuple)):
+        items = dict(enumerate(value))
+    elif not of_library(value) and not isinstance(value, (FunctionType, MethodType, ModuleType)):
+        items = {name: each for name, each in getattr(value, "__dict__", {}).items() if name in reads.attributes}
+    return repr({str(name): _plain(each, reads, depth - 1) for name, each in items.items()}) if depth else ""
+
+
 def _settings(part: Any) -> dict[str, Any]:
     """Return the settings of an optimizer or a layer of Keras; none of the script's own."""
     try:
@@ -155,7 +201,7 @@ def _digest(call: FitCall) -> str:
 
 
 def _refuse(reason: str, trained: bool) -> NoReturn:
-    raise NeedsReplica(f"{reason}, and workers have copies of it; {_REMEDY}", reason, trained=trained)
+    raise NeedsReplica(f"{reason}, and workers have copies of it; {REMEDY}", reason, trained=trained)
 
 
 def _of_script(callbacks: Iterable[Any]) -> list[str]:

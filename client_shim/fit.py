@@ -12,6 +12,7 @@ from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
 from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
+from client_shim.not_sent import refuse_not_sent
 from client_shim.remote import Remote
 from client_shim.remote_model import evaluate_remotely, replaced, unreplaced
 from client_shim.resume.backup import refuse_backup, restore_backup
@@ -73,6 +74,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         if not call.model.trainable_variables:
             return call.local()
         refuse_changed_between_fits(run.traced, call)
+        refuse_not_sent(call, trained=run.fits > 0)
         program, trainable = capture_program(call.flavor, call.model, run.blobs)
         refs += [program.config, program.objects]
         seed = seed_of(run)

@@ -17,7 +17,12 @@ _ITEMS = 10_000  # of a container that are read: a longer one is a vocabulary
 
 
 def script_parts(model: Any) -> list[str]:
-    """Return what runs code of the script in a step of a compiled model, as "Gate (train.py:7)".
+    """Return what runs code of the script in a step of a compiled model, as "Gate (train.py:7)"."""
+    return list(dict.fromkeys(map(described, script_objects(model))))
+
+
+def script_objects(model: Any) -> list[Any]:
+    """Return the objects that run code of the script in a step of a compiled model.
 
     Layers, losses and metrics; functions and objects that layers hold, such as those of Lambda, activations and
     regularizers.
@@ -25,8 +30,7 @@ def script_parts(model: Any) -> list[str]:
     layers = list(model._flatten_layers())
     called = _with_held([getattr(model, "loss", None), *with_inner(model.metrics)])
     own = [part for part in (*layers, *called) if _is_callable(part) and not of_library(part)]
-    held = script_code(vars(layer) for layer in layers if of_library(layer))
-    return list(dict.fromkeys(described(part) for part in (*own, *held)))
+    return [*own, *script_code(vars(layer) for layer in layers if of_library(layer))]
 
 
 def script_code(held: Iterable[Any]) -> list[Any]:

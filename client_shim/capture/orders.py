@@ -124,6 +124,12 @@ def is_cached(dataset: Dataset) -> bool:
     return any(map(_reshuffles, stages)) and bool(_caches(stages))
 
 
+def captures(dataset: Dataset) -> list[Any]:
+    """Return the tensors and variables' handles that the functions of a pipeline capture."""
+    functions = [function for stage in _stages(dataset) for function in stage._functions()]
+    return [tensor for function in functions for tensor in function.function.captured_inputs]
+
+
 def share_a_shuffle(first: Dataset, second: Dataset) -> bool:
     """Return whether iterators of one dataset change the order of the other, in the same way in each run."""
     shuffles = _seeded_shuffles(first)

@@ -10,6 +10,7 @@ import tf_keras
 
 from client_shim.changed_objects import refuse_changed_between_fits
 from fdt.errors import NeedsReplica
+from fdt.keras import flavor_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -25,7 +26,7 @@ def compiled(keras, model=None):
 
 
 def fits(model, traced):
-    refuse_changed_between_fits(traced, SimpleNamespace(model=model))
+    refuse_changed_between_fits(traced, SimpleNamespace(model=model, flavor=flavor_of(model)))
 
 
 def freeze(keras, model):
@@ -86,4 +87,82 @@ def test_what_scripts_do_between_fits_is_no_change(keras, tmp_path):
     fits(compiled(keras), traced)  # another model
     freeze(keras, model)
     model.compile(model.optimizer, "mse")
+    fits(model, traced)
+
+
+SETTINGS = SimpleNamespace(scale=1.0, unread=1.0, by_name={"power": 2, "unread": 0})
+
+
+def scaled(y, p):
+    return SETTINGS.scale * abs(y - p) ** SETTINGS.by_name["power"]
+
+
+def own(keras):
+    class Shift(keras.layers.Layer):
+        unit = 1.0
+
+        def __init__(self):
+            super().__init__()
+            self.shift, self.table, self.unread, self.traces = 0.0, np.zeros(3), 0.0, 0
+
+        def call(self, x):
+            self.traces += 1
+            return x + self.shift * self.unit + self.moved()
+
+        def moved(self):
+            return sum(self.table)
+
+    model = keras.Sequential([keras.Input((3,)), Shift(), Shift(), keras.layers.Dense(1)])
+    model.compile("sgd", scaled)
+    return model
+
+
+def set_shift(model, monkeypatch):
+    model.layers[0].shift = 1.0
+
+
+def set_table(model, monkeypatch):
+    model.layers[1].table = np.ones(3)
+
+
+def set_unit(model, monkeypatch):
+    monkeypatch.setattr(type(model.layers[0]), "unit", 2.0)
+
+
+def set_scale(model, monkeypatch):
+    monkeypatch.setattr(SETTINGS, "scale", 2.0)
+
+
+def set_item(model, monkeypatch):
+    monkeypatch.setitem(SETTINGS.by_name, "power", 1)
+
+
+@FLAVORS
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (set_shift, "self.shift, which Shift "),
+        (set_table, "self.table, which Shift "),
+        (set_unit, "self.unit, which Shift "),
+        (set_scale, "SETTINGS, which scaled "),
+        (set_item, "SETTINGS, which scaled "),
+    ],
+)
+def test_a_plain_value_that_the_traced_code_reads_is_refused_until_compile(keras, change, words, monkeypatch):
+    model, traced = own(keras), weakref.WeakKeyDictionary()
+    fits(model, traced)
+    change(model, monkeypatch)
+    with pytest.raises(NeedsReplica, match=f"{words}.* changed since the last fit"):
+        fits(model, traced)
+    model.compile("sgd", scaled)
+    fits(model, traced)
+
+
+@FLAVORS
+def test_values_that_the_traced_code_does_not_read_may_change(keras, monkeypatch):
+    model, traced = own(keras), weakref.WeakKeyDictionary()
+    fits(model, traced)
+    model.layers[0].unread = model.layers[0].traces = 5
+    monkeypatch.setattr(SETTINGS, "unread", 2.0)
+    monkeypatch.setitem(SETTINGS.by_name, "unread", 3)
     fits(model, traced)

@@ -1,0 +1,108 @@
+"""What a step or its data read of the client's process and workers do not have: the run starts again, replicated."""
+
+import random
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from client_shim.not_sent import refuse_not_sent
+from fdt.errors import NeedsReplica
+from fdt.keras import flavor_of
+
+X, Y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+FLAVORS = pytest.mark.parametrize("keras", [keras, tf_keras], ids=["keras", "tf_keras"])
+RNG = np.random.default_rng(0)
+SCALE = float(np.pi)
+
+
+def model_of(keras, *layers, loss="mse", optimizer="sgd"):
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile(optimizer, loss)
+    return model
+
+
+def refuse(model, x=X):
+    refuse_not_sent(SimpleNamespace(model=model, flavor=flavor_of(model), arguments={"x": x}), trained=False)
+
+
+def refused(words, model, x=X):
+    with pytest.raises(NeedsReplica, match=words):
+        refuse(model, x)
+
+
+@FLAVORS
+def test_a_method_that_the_script_replaced_in_a_library_class(keras, monkeypatch):
+    def call(self, inputs):
+        return inputs
+
+    def __call__(self, step):  # noqa: N807 - the method's name
+        return 0.1
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
+    model = model_of(keras, optimizer=keras.optimizers.SGD(schedule))
+    refuse(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.layers.Dense, "call", call)
+        refused(r"replaced Dense.call by call \(test_not_sent.py:\d+\), and workers import the library anew", model)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(schedule), "__call__", __call__)
+        refused("replaced ExponentialDecay.__call__ by", model)
+
+
+@FLAVORS
+def test_random_numbers_of_python_or_numpy_in_traced_code(keras):
+    class Shaken(keras.layers.Layer):
+        def __init__(self, draw):
+            super().__init__()
+            self.draw, self.start = draw, np.random.normal()
+
+        def call(self, x):
+            return x + self.drawn()
+
+        def drawn(self):
+            return self.draw()
+
+    def by_numpy(y, p):
+        return (y - p) * np.random.normal()
+
+    def by_generator(y, p):
+        return (y - p) * RNG.normal()
+
+    def by_tensorflow(y, p):
+        return (y - p) * tf.random.normal((), dtype=p.dtype) * np.exp(SCALE)
+
+    refused(r"by_numpy \(.*\) draws from np.random while Keras traces", model_of(keras, loss=by_numpy))
+    refused("draws from RNG while Keras traces", model_of(keras, loss=by_generator))
+    refused(r"Shaken \(.*\) draws from self.draw while Keras", model_of(keras, Shaken(random.random)))
+    refuse(model_of(keras, Shaken(lambda: 1.0), loss=by_tensorflow))
+
+
+@FLAVORS
+def test_training_data_that_are_computed_from_the_trained_weights(keras):
+    model, teacher = model_of(keras), model_of(keras)
+
+    def batches(by):
+        while True:
+            yield X, by(X)
+
+    class Batches(keras.utils.Sequence if keras is tf_keras else keras.utils.PyDataset):
+        def __init__(self, by):
+            super().__init__()
+            self.by = by
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, number):
+            return X, self.by(X)
+
+    def mapped(by):
+        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).map(lambda x, y: (x, by(x)))
+
+    for make, words in ((batches, "the generator batches"), (Batches, "Batches"), (mapped, "a map of the dataset")):
+        refused(f"{words}.* computes training data from the weights that are trained", model, make(model))
+        refuse(model, make(teacher))

@@ -16,7 +16,7 @@ from client_shim.capture.data import is_dataset
 from client_shim.changed_objects import REMEDY, update_objects
 from client_shim.replica.steps import of_script
 from client_shim.script_code import described, of_library, script_objects
-from client_shim.script_reads import code_reads, step_reads
+from client_shim.script_reads import code_reads, script_function, step_reads
 from fdt.errors import NeedsReplica
 
 _GENERATORS = (np.random.RandomState, np.random.Generator, random.Random)
@@ -30,12 +30,17 @@ def refuse_not_sent(call: FitCall, *, trained: bool) -> None:
         trained: An earlier `fit` has trained.
 
     Raises:
-        NeedsReplica: The script replaced a method of a library's class; Python's or NumPy's random numbers are a part
-            of what Keras traces; or the training data are computed from the weights that are trained.
+        NeedsReplica: The script replaced a method of a library's class, or makes the function that Keras calls for a
+            step; Python's or NumPy's random numbers are a part of what Keras traces; or the training data are computed
+            from the weights that are trained.
     """
+    model = call.model
+    for name in ("make_train_function", "make_test_function", "train_function"):
+        if own := script_function(getattr(model, name)):
+            _refuse(f"{described(own)} is or makes what Keras calls for a step, and workers call train_step", trained)
     for place in _replaced_methods(call):
         _refuse(f"{place}, and workers import the library anew", trained)
-    for obj in (*script_objects(call.model), *update_objects(call)):
+    for obj in (*script_objects(model), *update_objects(call)):
         reads = step_reads(obj)
         drawn = next((name for name, value in reads.values.items() if _draws(value)), "")
         drawn = drawn or next((f"self.{n}" for n in sorted(reads.attributes) if _draws(getattr_static(obj, n, 0))), "")

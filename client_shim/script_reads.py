@@ -53,7 +53,7 @@ def code_reads(functions: Iterable[Any], owner: type | None = None) -> Reads:
     """
     reads, seen, remaining = Reads(), set[FunctionType](), deque(functions)
     while remaining:
-        function = _unwrapped(remaining.popleft())
+        function = script_function(remaining.popleft())
         if function is None or function in seen:
             continue
         seen.add(function)
@@ -69,7 +69,7 @@ def code_reads(functions: Iterable[Any], owner: type | None = None) -> Reads:
     return reads
 
 
-def _unwrapped(obj: Any) -> FunctionType | None:
+def script_function(obj: Any) -> FunctionType | None:
     """Return the function of the script behind a method, a partial, a tf.function or a wrapper; None: there is none."""
     for _ in range(8):
         inner = getattr(obj, "python_function", None) or getattr(obj, "__wrapped__", None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from client_shim.preemption import Preemption
-from fdt.errors import UserError, WorkerError
+from fdt.errors import NeedsReplica, UserError, WorkerError
 from fdt.report import Reporters
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
@@ -72,12 +72,14 @@ class ScriptRun:
         Args:
             model: What is trained within.
         """
+        earlier = self.fits
         try:
             yield
         except UserError as error:
+            refused = error.after_training() if isinstance(error, NeedsReplica) and earlier else error
             if self.refused is None:
-                self.refused, self._refused_model = error, model
-            raise
+                self.refused, self._refused_model = refused, model
+            raise refused from error.__cause__
         self.trained = True
         if isinstance(self.refused, WorkerError) and self._refused_model is model:
             self.refused = None

@@ -52,6 +52,10 @@ class NeedsReplica(CaptureError):
         super().__init__(message)
         self.reason, self.trained = reason, trained
 
+    def after_training(self) -> "NeedsReplica":
+        """Return the error of a script that has trained: its run cannot start again."""
+        return NeedsReplica(str(self), self.reason, trained=True)
+
 
 class TooFew(UserError):
     """Not all members can be started; `room`: how many could."""

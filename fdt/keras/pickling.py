@@ -30,7 +30,7 @@ import cloudpickle
 import numpy as np
 import tensorflow as tf
 
-from fdt.errors import CaptureError
+from fdt.errors import CaptureError, NeedsReplica
 from fdt.keras import natives
 from fdt.tensors import NUMBERS
 
@@ -150,6 +150,9 @@ def _code_of_file(make: Callable[..., types.CodeType], arguments: tuple[Any, ...
     return make(*arguments).replace(co_filename=file)
 
 
+_REMEDY = "use `--capture replica`: every rank runs the script"
+
+
 def dumps(
     obj: Any, reduces: Sequence[Reduce], pickled_variables: frozenset[int] = frozenset(), constants: Sequence[Any] = ()
 ) -> tuple[bytes, list[Any]]:
@@ -165,7 +168,7 @@ def dumps(
         The pickles, and the script variables.
 
     Raises:
-        CaptureError: An attribute, which it names, cannot be pickled.
+        NeedsReplica: An attribute, which it names, cannot be pickled.
     """
     out = io.BytesIO()
     pickler = ModelPickler(out, reduces, pickled_variables)
@@ -176,9 +179,8 @@ def dumps(
     except CaptureError:
         raise
     except Exception as error:
-        raise CaptureError(
-            _refusal(obj, pickler, error, lambda: _Probe(io.BytesIO(), reduces, pickled_variables))
-        ) from error
+        reason, remedy = _refusal(obj, pickler, error, lambda: _Probe(io.BytesIO(), reduces, pickled_variables))
+        raise NeedsReplica(f"{reason}. {remedy}", reason, trained=False) from error
     return out.getvalue(), pickler.script_variables
 
 
@@ -259,7 +261,8 @@ class _Probe(ModelPickler):
         return "known" if id(obj) in self.known else super().persistent_id(obj)
 
 
-def _refusal(obj: Any, pickler: ModelPickler, error: Exception, probe: Callable[[], _Probe]) -> str:
+def _refusal(obj: Any, pickler: ModelPickler, error: Exception, probe: Callable[[], _Probe]) -> tuple[str, str]:
+    """Return why `obj` cannot be pickled, and the remedy."""
     deep = _is_recursion(error)
 
     def fails(part: Any, known: set[int]) -> bool:
@@ -276,15 +279,11 @@ def _refusal(obj: Any, pickler: ModelPickler, error: Exception, probe: Callable[
 
     where = natives.find_culprit(obj, pickler.record, fails, is_later, repeats=not deep)
     if deep:
-        return (
-            f"{where} is nested deeper than Python's recursion limit, {sys.getrecursionlimit()}, and cannot be sent "
-            "to workers. Keep such objects in a list, or outside of the model's classes and functions, or train with "
-            "plain python"
-        )
-    return (
-        f"the model refers to {where}, which cannot be pickled: {_first_line(error)}. "
-        "Keep it outside of the model's classes and functions, or train with plain python"
-    )
+        limit = sys.getrecursionlimit()
+        reason = f"{where} is nested deeper than Python's recursion limit, {limit}, and cannot be sent to workers"
+        return reason, f"Keep such objects in a list, or outside of the model's classes and functions, or {_REMEDY}"
+    reason = f"the model refers to {where}, which cannot be pickled: {_first_line(error)}"
+    return reason, f"Keep it outside of the model's classes and functions, or {_REMEDY}"
 
 
 def _is_recursion(error: BaseException) -> bool:
@@ -292,7 +291,7 @@ def _is_recursion(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
 
 
 __all__ = ["Later", "ModelPickler", "Reduce", "afterwards", "by_state", "dumps", "loads", "new", "set_state"]

@@ -415,3 +415,12 @@ def test_a_layer_that_a_callback_freezes_between_eager_steps_is_refused(keras, c
 
     with remotely(client), pytest.raises(NeedsReplica, match=r"Freeze \(test_fit\.py:\d+\) changed the list"):
         model.fit(X, Y, callbacks=[Freeze()], **ARGUMENTS)
+
+
+def test_a_run_starts_again_by_a_refusal_before_its_first_fit_only(client: FakeClient) -> None:
+    run = ScriptRun(client, Settings(), Reporters([]))
+    for trained in (False, True):
+        with pytest.raises(NeedsReplica, match="cannot be pickled") as raised, run.remembering():
+            raise NeedsReplica("it cannot be pickled; do not", "it cannot be pickled", trained=False)
+        assert raised.value.trained == trained and raised.value.reason == "it cannot be pickled"
+        run.count_fit()

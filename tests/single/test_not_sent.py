@@ -106,3 +106,22 @@ def test_training_data_that_are_computed_from_the_trained_weights(keras):
     for make, words in ((batches, "the generator batches"), (Batches, "Batches"), (mapped, "a map of the dataset")):
         refused(f"{words}.* computes training data from the weights that are trained", model, make(model))
         refuse(model, make(teacher))
+
+
+@FLAVORS
+def test_a_function_of_the_scripts_own_that_keras_calls_for_a_step(keras):
+    class Own(keras.Model):
+        def call(self, x):
+            return self.dense(x)
+
+        def make_train_function(self, force=False):
+            return lambda iterator: {"loss": 0.0}
+
+    model = Own()
+    model.dense = keras.layers.Dense(1)
+    model.compile("sgd", "mse")
+    model(X)
+    refused(r"make_train_function \(.*\) is or makes what Keras calls for a step, and workers call", model)
+    model = model_of(keras)
+    model.train_function = lambda iterator: {"loss": 0.0}
+    refused(r"<lambda> \(.*\) is or makes what Keras calls for a step", model)

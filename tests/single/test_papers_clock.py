@@ -8,7 +8,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from benchmarks.papers import cluster_files, coded_nodes, convergence, lenet_time, redundancy, registry, server_star
+from benchmarks.papers import (
+    cluster_files,
+    coded_nodes,
+    coded_runs,
+    convergence,
+    lenet_time,
+    redundancy,
+    registry,
+    server_star,
+)
 from benchmarks.papers.coded_runs import CELLS, MULTICAST
 from benchmarks.papers.experiment import Measured
 from benchmarks.papers.softmax import Softmax
@@ -75,6 +84,15 @@ def test_the_mean_against_asgd_is_over_the_nodes_where_it_reached_the_mark():
     assert coded_nodes.percent((share, nodes), cell, " than ASGD") == "33.3 % more than ASGD at 2, 4 nodes"
     rows = coded_nodes.table(results, coded_nodes.BEST, "", ".3g").rows
     assert [row[2] for row in rows] == ["10", "30", "-", "not reached", "-"]
+
+
+def test_synchronous_times_are_the_mean_over_the_seeds_that_all_reach_the_mark():
+    cell, nodes = CELLS[0], 4
+    taken = [Measured(cell.training("sgd", nodes, seed), {"steps": 10 + 20 * seed}) for seed in (0, 1)]
+    assert coded_runs.steps_to_mark(taken, cell, nodes) == 20
+    assert coded_runs.steps_to_mark(taken, cell, 8) == 20  # the batch is divided: the same steps
+    assert coded_runs.steps_to_mark([*taken, Measured(cell.training("sgd", 4, 2), {"steps": None})], cell, 4) is None
+    assert coded_runs.steps_to_mark([], cell, nodes) is None
 
 
 def test_rounds_of_dane_and_admm_to_a_loss_that_both_reach():

@@ -89,8 +89,7 @@ def steps(cell: Cell, nodes: tuple[int, ...]) -> Iterator[Run]:
 
 def trainings(cell: Cell, seed: int, nodes: tuple[int, ...]) -> Iterator[Run]:
     for n in nodes:
-        if seed == 0:
-            yield training(cell.training("sgd", n))
+        yield training(cell.training("sgd", n, seed))
         for factor in cell.factors(n):
             yield training(cell.training(ASGD, n, seed, factor))
 
@@ -136,10 +135,14 @@ def exchange(results: Results, cell: Cell, nodes: int, method: str, r: int) -> A
     return found and found.figures
 
 
-def steps_to_mark(results: Results, cell: Cell, nodes: int) -> int | None:
-    """Return the synchronous steps to the mark, which are those of one machine on the same batches."""
-    found = one(results, cell.training("sgd", nodes))
-    return found and found.figures["steps"]
+def steps_to_mark(results: Results, cell: Cell, nodes: int) -> float | None:
+    """Return the synchronous steps to the mark, which are those of one machine on the same batches.
+
+    The mean over the seeds; None where one has not reached the mark.
+    """
+    found = [one(results, cell.training("sgd", nodes, seed)) for seed in range(SEEDS)]
+    taken = [f.figures["steps"] for f in found if f]
+    return sum(taken) / len(taken) if taken and None not in taken else None
 
 
 def seconds_to_mark(results: Results, cell: Cell, nodes: int, method: str, r: int = 1) -> float | None:

@@ -89,10 +89,13 @@ def _read_by(data: Any) -> list[Any]:
             return []
         local, code = data.gi_frame.f_locals, data.gi_code  # among its locals are the variables of enclosing functions
         cells = tuple(CellType(local.get(name)) for name in code.co_freevars)
-        function = FunctionType(code, data.gi_frame.f_globals, closure=cells)
-        return [*local.values(), *code_reads([function]).values.values()]
-    functions = [getattr(type(data), name, None) for name in ("__getitem__", "__iter__", "__next__")]
-    return [*getattr(data, "__dict__", {}).values(), *code_reads(functions, type(data)).values.values()]
+        reads = code_reads([FunctionType(code, data.gi_frame.f_globals, closure=cells)], type(local.get("self")))
+        owners = [*local.values()]
+    else:
+        functions = [getattr(type(data), name, None) for name in ("__getitem__", "__iter__", "__next__")]
+        reads, owners = code_reads(functions, type(data)), [data]
+    owners += reads.values.values()
+    return [*owners, *(getattr_static(owner, name, None) for owner in owners for name in reads.attributes)]
 
 
 def _handle(variable: Any) -> Any:

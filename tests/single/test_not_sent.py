@@ -100,12 +100,33 @@ def test_training_data_that_are_computed_from_the_trained_weights(keras):
         def __getitem__(self, number):
             return X, self.by(X)
 
+    class Mined(Batches):
+        def __getitem__(self, number):
+            return X, Y
+
+        def on_epoch_end(self):
+            self.by(X)
+
+    class Agent:
+        def __init__(self, by):
+            self.by = by
+
+        def episodes(self):
+            while True:
+                yield from self.episode()
+
+        def episode(self):
+            yield X, self.by(X)
+
     def mapped(by):
         return tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).map(lambda x, y: (x, by(x)))
 
     for make, words in ((batches, "the generator batches"), (Batches, "Batches"), (mapped, "a map of the dataset")):
         refused(f"{words}.* computes training data from the weights that are trained", model, make(model))
         refuse(model, make(teacher))
+    refuse(model, Mined(model))
+    refused("the generator episodes computes training data", model, Agent(model).episodes())
+    refuse(model, Agent(teacher).episodes())
 
 
 @FLAVORS

@@ -62,7 +62,7 @@ def _ended(state: ScriptRun, code: int) -> int:
     """Return the script's exit code. Raises the UserError that the script has caught, if there is one."""
     if code == 0 and (error := state.refused) is not None:
         if isinstance(error, NeedsReplica) and state.trained:  # another run would find what the script has saved
-            raise error.after_training() from error
+            raise error.after_training()
         raise error
     if code == 0 and not state.fits:
         state.reporters.note("the script called no fit(), so nothing was trained on workers")

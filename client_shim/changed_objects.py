@@ -5,11 +5,11 @@ code refers to. Keras reads them as it traces the first step, or in each step wh
 `run_eagerly`, or with `tf.config.run_functions_eagerly(True)`.
 """
 
+import enum
 import hashlib
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from inspect import getattr_static
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,9 +18,12 @@ from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
 from client_shim.replica.steps import where
 from client_shim.script_code import described, of_library, script_code, script_objects, script_parts
-from client_shim.script_reads import Reads, step_reads
+from client_shim.script_reads import step_reads
 from fdt.errors import CaptureError, NeedsReplica
 
+_PLAIN = (bool, int, float, complex, str, bytes, enum.Enum, np.generic, range)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_ITEMS = 10_000  # of a container that are compared
 REMEDY = "`--capture replica` runs the script on every rank"
 
 
@@ -126,7 +129,7 @@ def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall)
     if changed:
         reason = (
             f"{changed} changed since the last fit of {model.name!r} without compile(), "
-            f"and Keras regards no change before compile(). Received: fit at {where()}"
+            f"and Keras may train with the old one until compile(). Received: fit at {where()}"
         )
         raise NeedsReplica(f"{reason}; call compile() after the change, or {REMEDY}", reason, trained=True)
 
@@ -151,38 +154,50 @@ def _traced_parts(model: Any) -> dict[str, Any]:
 
 
 def _traced_values(call: FitCall) -> dict[str, str]:
-    """Return the plain values that the script's code reads as Keras traces a step, by name."""
-    found = defaultdict[str, list[str]](list)
+    """Return the plain values that the script's code reads as Keras traces a step, by name.
+
+    Values that the code itself changes are left out: Keras's trace changes them, too.
+    """
+    found, known = defaultdict[str, list[str]](list), dict[int, str]()
     for obj in (*script_objects(call.model), *update_objects(call)):
         reads = step_reads(obj)
-        own = {f"self.{name}": getattr_static(obj, name, None) for name in sorted(reads.attributes - reads.stored)}
-        for name, value in (reads.values | own).items():
-            found[f"{name}, which {described(obj)} reads,"].append(_plain(value, reads))
+        for name, value in reads.values:
+            last = name.rpartition(".")[2]
+            changed = last in reads.stored or (f"{last}[]" in reads.stored and isinstance(value, _CONTAINERS))
+            if not changed and id(value) not in known:
+                known[id(value)] = _plain(value, reads.keys)
+            found[f"{name}, which {described(obj)} reads,"].append("" if changed else known[id(value)])
     return {name: repr(texts) for name, texts in found.items() if any(texts)}
 
 
-def _plain(value: Any, reads: Reads, depth: int = 3) -> str:
+def _plain(value: Any, keys: set[str], depth: int = 3) -> str:
     """Return a text of a value that a graph has as a constant; "" for another.
 
     Args:
         value: The value.
-        reads: The attributes and keys that are read of an object or a dict with settings.
+        keys: The keys that are read of a dict with settings.
         depth: Containers within containers that are read.
     """
     if type(value).__name__ == "EagerTensor":
-        value = value.numpy()
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        value = value.numpy() if value.dtype.name not in ("resource", "variant") else None
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        value = value.tolist()
+    if value is None or isinstance(value, _PLAIN):
         return repr(value)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    items: Mapping[Any, Any] = {}
-    if isinstance(value, dict):
-        items = {key: value[key] for key in value if key in reads.keys} or value
-    elif isinstance(value, (list, tuple)):
-        items = dict(enumerate(value))
-    elif not of_library(value) and not isinstance(value, (FunctionType, MethodType, ModuleType)):
-        items = {name: each for name, each in getattr(value, "__dict__", {}).items() if name in reads.attributes}
-    return repr({str(name): _plain(each, reads, depth - 1) for name, each in items.items()}) if depth else ""
+    if isinstance(value, np.ndarray):
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)  # no copy of a table of embeddings
+        return f"{value.dtype}{value.shape}{hashlib.blake2b(content.data).hexdigest()}"
+    if isinstance(value, (BuiltinFunctionType, FunctionType)):
+        return f"{value.__module__}.{value.__qualname__}{hash(getattr(value, '__code__', None))}"
+    if not isinstance(value, _CONTAINERS) or not depth:
+        return ""
+    if len(value) > _ITEMS:
+        return f"{len(value)} at {id(value)}"
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(_plain(each, keys, depth - 1) for each in value))
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    read = {str(name): _plain(each, keys, depth - 1) for name, each in items}
+    return repr({name: text for name, text in read.items() if name in keys} or read)
 
 
 def _settings(part: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         if not call.model.trainable_variables:
             return call.local()
         refuse_changed_between_fits(run.traced, call)
-        refuse_not_sent(call, trained=run.fits > 0)
+        refuse_not_sent(call)
         program, trainable = capture_program(call.flavor, call.model, run.blobs)
         refs += [program.config, program.objects]
         seed = seed_of(run)

@@ -20,6 +20,12 @@ if TYPE_CHECKING:  # it needs TensorFlow
     from client_shim.capture.orders import ShuffleGuard
 
 
+ANEW = (
+    "this fit reads its shuffled rows in the orders of the earlier fit, because the pipeline repeats or joins them "
+    "behind the shuffle; one machine draws further orders"
+)
+
+
 class RowOrders:
     """The orders of the training data of one `fit`.
 
@@ -31,7 +37,7 @@ class RowOrders:
 
     def __init__(self, run: ScriptRun, call: FitCall, captured: Captured) -> None:
         self._call, self._train, self._validation = call, captured.train, captured.validation_data
-        self._exact = has_one_machines_numbers(run)
+        self._exact, self._note = has_one_machines_numbers(run), run.reporters.note
         self._in_turn = captured.in_turn
         self._epochs = self._owed = 0
         self._guard: ShuffleGuard | None = None
@@ -50,6 +56,8 @@ class RowOrders:
             if self._exact and (self._in_turn or self._by_workers()):
                 from client_shim.capture import orders
 
+                if not self._in_turn and orders.starts_anew(self._call.arguments["x"]):
+                    self._note(ANEW)
                 guard = orders.trained_on(self._call.arguments["x"], in_this_thread=self._in_turn)
                 self._guard = stack.enter_context(guard)
             yield

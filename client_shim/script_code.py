@@ -28,14 +28,14 @@ def script_objects(model: Any) -> list[Any]:
     regularizers.
     """
     layers = list(model._flatten_layers())
-    called = _with_held([getattr(model, "loss", None), *with_inner(model.metrics)])
+    called = held_by([getattr(model, "loss", None), *with_inner(model.metrics)])
     own = [part for part in (*layers, *called) if _is_callable(part) and not of_library(part)]
     return [*own, *script_code(vars(layer) for layer in layers if of_library(layer))]
 
 
 def script_code(held: Iterable[Any]) -> list[Any]:
     """Return the script's functions and callable objects among objects, and in those that they hold."""
-    return [each for each in _with_held(held) if _of_script(each)]
+    return [each for each in held_by(held) if _of_script(each)]
 
 
 def with_inner(metrics: Iterable[Any]) -> list[Any]:
@@ -55,7 +55,7 @@ def described(obj: Any) -> str:
     return f"{_definition(obj).__name__}{place}"
 
 
-def _with_held(objects: Iterable[Any]) -> Iterator[Any]:
+def held_by(objects: Iterable[Any]) -> Iterator[Any]:
     """Yield objects, then those that they hold, each once."""
     seen, remaining = set[int](), deque(objects)
     kept = list(remaining)  # an id is of one object for as long as that lives

@@ -76,10 +76,11 @@ class ScriptRun:
         try:
             yield
         except UserError as error:
-            refused = error.after_training() if isinstance(error, NeedsReplica) and earlier else error
+            if isinstance(error, NeedsReplica) and earlier:
+                error.after_training()
             if self.refused is None:
-                self.refused, self._refused_model = refused, model
-            raise refused from error.__cause__
+                self.refused, self._refused_model = error, model
+            raise
         self.trained = True
         if isinstance(self.refused, WorkerError) and self._refused_model is model:
             self.refused = None

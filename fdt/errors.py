@@ -53,8 +53,12 @@ class NeedsReplica(CaptureError):
         self.reason, self.trained = reason, trained
 
     def after_training(self) -> "NeedsReplica":
-        """Return the error of a script that has trained: its run cannot start again."""
-        return NeedsReplica(str(self), self.reason, trained=True)
+        """Return this error, of a script that has trained: its run cannot start again."""
+        self.trained = True
+        return self
+
+
+OTHER_ROWS = "a batch holds tensors with different numbers of rows, so ranks cannot divide it"  # fdt/data/source.py
 
 
 class TooFew(UserError):

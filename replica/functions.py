@@ -149,7 +149,7 @@ class Functions:
     def _function(self, function: Any) -> _Function:
         known = self._known.get(function)
         if known is None:
-            flat = flatten(function.graph)
+            flat = flatten(function.graph, len(function.function_type.flat_outputs))
             parts = flat.sources(), flat.has(PAYING), flat.assigned(), draws_within(function.graph), flat.has(RANDOM)
             known = self._known[function] = _Function(flat, *parts, self._variables.takes(function.graph))
         return known

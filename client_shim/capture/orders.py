@@ -45,11 +45,13 @@ class _Orders:
         drawn: By the script's iterators.
         owed: By the iterators that workers made in place of the script's `fit`.
         traced: A tf.function makes iterators, whose number is unknown.
+        unknown: Workers drew orders in place of the script's `fit`, whose number is unknown.
     """
 
     drawn: int = 0
     owed: int = 0
     traced: bool = False
+    unknown: bool = False
 
     def draw(self, *, eagerly: bool) -> None:
         """Count one iterator."""
@@ -111,6 +113,14 @@ def owe(dataset: Dataset, count: int) -> None:
     stages = _stages(dataset)
     if _ACTIVE and _is_read_once(stages) and not _caches(stages):
         _of(next(filter(_reshuffles, stages))).owe(count)
+        return
+    for shuffle in _seeded_shuffles(dataset) if _ACTIVE else ():
+        _of(shuffle).unknown = True
+
+
+def starts_anew(dataset: Dataset) -> bool:
+    """Return whether workers read the rows in the orders of an earlier `fit`, where one machine draws further ones."""
+    return any(_of(shuffle).unknown for shuffle in _seeded_shuffles(dataset))
 
 
 def is_reshuffled(dataset: Dataset) -> bool:
@@ -128,6 +138,11 @@ def captures(dataset: Dataset) -> list[Any]:
     """Return the tensors and variables' handles that the functions of a pipeline capture."""
     functions = [function for stage in _stages(dataset) for function in stage._functions()]
     return [tensor for function in functions for tensor in function.function.captured_inputs]
+
+
+def mapped_by(dataset: Dataset) -> list[Any]:
+    """Return the Python functions of a pipeline."""
+    return [getattr(function, "_func", None) for stage in _stages(dataset) for function in stage._functions()]
 
 
 def share_a_shuffle(first: Dataset, second: Dataset) -> bool:

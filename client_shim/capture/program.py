@@ -35,7 +35,7 @@ def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> tuple[Program, 
         The program, with its digest and the references of its blobs, and the model with its variables.
 
     Raises:
-        CaptureError: An object cannot be pickled; the message names it.
+        NeedsReplica: An object cannot be pickled; the message names it.
     """
     trainable, config, objects = _written(flavor, model)
     program = Program(flavor.name, _digest(config, objects), blobs.put(config), blobs.put(objects))

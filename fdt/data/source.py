@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 import tensorflow as tf
 
 from fdt.compat.tensorflow import dataset_ops
+from fdt.errors import OTHER_ROWS
 from fdt.typing import Batch, Dataset
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -136,9 +137,14 @@ def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, A
     """Return the rows from `low` / `parts` to `high` / `parts` of a batch, and their share.
 
     Without a row between, the result is the batch's first row, with share 0.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A tensor of the batch has another number of rows than the first, as where zipped
+            datasets end with batches of different sizes.
     """
     total = tf.cast(rows(batch), tf.int64)
-    low, high = total * low // parts, total * high // parts
+    with tf.control_dependencies([_same_rows(leaf, total) for leaf in tf.nest.flatten(batch) if _has_rows(leaf)]):
+        low, high = total * low // parts, total * high // parts
     share = tf.stack([high - low, total])
     idle = tf.equal(low, high)
     low, high = tf.where(idle, tf.zeros_like(low), low), tf.where(idle, tf.ones_like(high), high)
@@ -147,21 +153,32 @@ def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, A
 
 def rows(batch: Batch) -> Any:
     """Return the number of samples of a batch: the rows of its first tensor that is not a scalar."""
-    first = leading(batch)
-    if isinstance(first, tf.RaggedTensor):
-        return first.nrows(tf.int32)
-    if isinstance(first, tf.SparseTensor):
-        return tf.cast(first.dense_shape[0], tf.int32)
-    return tf.shape(first)[0]
+    return _rows_of(leading(batch))
 
 
 def leading(batch: Batch) -> Any:
     """Return the first tensor of a batch that is not a scalar; `enumerate` puts a scalar index first."""
-    return next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None and leaf.shape.rank != 0)
+    return next(filter(_has_rows, tf.nest.flatten(batch)))
+
+
+def _has_rows(leaf: Any) -> bool:
+    return leaf is not None and leaf.shape.rank != 0
+
+
+def _rows_of(leaf: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows(tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0]
+
+
+def _same_rows(leaf: Any, total: Any) -> Any:
+    return tf.debugging.assert_equal(tf.cast(_rows_of(leaf), tf.int64), total, message=OTHER_ROWS)
 
 
 def _cut_leaf(leaf: Any, low: Any, high: Any, parts: int) -> Any:
-    if leaf is None or leaf.shape.rank == 0 or parts == 1:
+    if not _has_rows(leaf) or parts == 1:
         return leaf
     if isinstance(leaf, tf.SparseTensor):
         return _cut_sparse(leaf, low, high)

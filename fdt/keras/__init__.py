@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from fdt.errors import CaptureError
+from fdt.errors import CaptureError, NeedsReplica
 from fdt.typing import Model, Optimizer, Variable
 
 ApplyNow = Callable[[list[Any], list[Variable]], Any]  # Keras's original apply: (gradients, variables)
@@ -76,7 +76,7 @@ class Flavor(Protocol):
             The pickles, and the script variables: those that the model's code refers to and no list above has.
 
         Raises:
-            CaptureError: An attribute cannot be pickled.
+            NeedsReplica: An attribute cannot be pickled.
         """
 
     def settings(self) -> dict[str, Any]:
@@ -91,12 +91,13 @@ class Flavor(Protocol):
 
 
 def refuse_strategy(strategy: Any) -> None:
-    """Raise CaptureError for a model that was made under a tf.distribute strategy."""
-    if strategy is not None and type(strategy).__name__ != "_DefaultDistributionStrategy":
-        raise CaptureError(
-            f"the model was made in the scope of {type(strategy).__name__}, which distributes the training itself. "
-            "Remove the scope, or train with plain python"
-        )
+    """Raise CaptureError for a model of a tf.distribute strategy; NeedsReplica where the strategy has one device."""
+    if strategy is None or type(strategy).__name__ == "_DefaultDistributionStrategy":
+        return
+    reason = f"the model was made in the scope of {type(strategy).__name__}"
+    if strategy.num_replicas_in_sync == 1:
+        raise NeedsReplica(f"{reason}. Remove the scope, or use `--capture replica`", reason, trained=False)
+    raise CaptureError(f"{reason}, which distributes the training itself. Remove the scope, or train with plain python")
 
 
 def all_variables(flavor: Flavor, model: Model) -> list[Variable]:

@@ -21,8 +21,8 @@ from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm, Tree
 from hfdt.exactness import assigned_state
 from hfdt.worker import step_context as steps
+from hfdt.worker.sparse_gradients import Gather, summed_by_index
 from hfdt.worker.step_context import StepContext, StepTerms
-from replica.graph.flatten import function_graph
 
 Apply = Callable[[Tree, list[Any]], Any]
 
@@ -75,7 +75,7 @@ class StepGroup:
         if guard:
             self.whose = guard.whose(behind.pop(), whole if compression else ())
         assigned_state.write(touched, behind[len(indices) :])
-        return _in_place(tensors, whole, behind[: len(indices)])
+        return _in_place(tensors, whole, gather.whole(behind[: len(indices)]) if gather else [])
 
     def _exchanged(self, dense: list[Tensor], last: list[Tensor]) -> list[Tensor]:
         """Sum `dense` in buckets, and `last` with the last of them."""
@@ -158,32 +158,6 @@ class GradientExchange:
         return self._states[key]
 
 
-class Gather:
-    """The IndexedSlices (gradients of embeddings) of all ranks, concatenated as on a single machine.
-
-    They are not summed into a dense tensor. Keras 3 optimizers update each slice separately, even where indices repeat,
-    so a dense gradient would give another step. Each rank adds its rows, at their position, to zeros.
-    """
-
-    def __init__(self, step: StepContext, slices: list[Any]) -> None:
-        own = tf.stack([tf.where(step.mine > 0, tf.shape(s.indices, tf.int64)[0], 0) for s in slices])
-        place = tf.one_hot(step.comm.rank, step.comm.size, dtype=tf.int64)
-        counts = step.sum([own[:, None] * place[None, :]], "rows")[0]  # (slices, ranks)
-        self._slices, self._own = slices, own
-        self._before = tf.reduce_sum(counts[:, : step.comm.rank], axis=1)
-        self._behind = tf.reduce_sum(counts[:, step.comm.rank + 1 :], axis=1)
-
-    def values(self) -> list[Tensor]:
-        return [self._placed(i, s.values) for i, s in enumerate(self._slices)]
-
-    def indices(self) -> list[Tensor]:
-        return [self._placed(i, tf.cast(s.indices, tf.int64)) for i, s in enumerate(self._slices)]
-
-    def _placed(self, index: int, rows: Tensor) -> Tensor:
-        paddings = [[self._before[index], self._behind[index]], *[[0, 0]] * (rows.shape.rank - 1)]
-        return tf.pad(rows[: self._own[index]], paddings)
-
-
 def buckets(tensors: Sequence[Tensor], least: int) -> list[list[int]]:
     """Divide the positions of `tensors` into buckets, in the order in which the backward pass makes gradients.
 
@@ -211,36 +185,10 @@ def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tens
     slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
     dense = iter(added[: len(added) - len(slices)])
     whole = iter(
-        _summed_by_index(tf.IndexedSlices(v, tf.cast(i, t.indices.dtype), t.dense_shape), t)
+        summed_by_index(tf.IndexedSlices(v, i, t.dense_shape), t)
         for v, i, t in zip(added[len(added) - len(slices) :], indices, slices, strict=True)
     )
     return [None if t is None else next(whole if isinstance(t, tf.IndexedSlices) else dense) for t in tensors]
-
-
-def _summed_by_index(whole: Any, own: Any) -> Any:
-    """Add rows of equal indices in `whole` where a lookup of unique indices (of sparse rows) made the slices `own`."""
-    if tf.executing_eagerly() or not _are_unique(own.indices):
-        return whole
-    indices, place = tf.unique(whole.indices)
-    values = tf.math.unsorted_segment_sum(whole.values, place, tf.size(indices))
-    return tf.IndexedSlices(values, indices, whole.dense_shape)
-
-
-def _are_unique(indices: Tensor) -> bool:
-    """Return whether these are the unique values of a tensor, also in another shape or type, or in a function."""
-    calls: list[tuple[Any, Any]] = []
-    while True:
-        op = indices.op
-        if op.type in ("Reshape", "Identity", "Cast"):
-            indices = op.inputs[0]
-        elif op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            calls.append((op, function_graph(op.graph, op.get_attr("f").name)))
-            indices = calls[-1][1].outputs[indices.value_index]
-        elif op.type == "Placeholder" and calls:
-            call, graph = calls.pop()
-            indices = call.inputs[[t.op for t in graph.inputs].index(op)]
-        else:
-            return bool(op.type.startswith("Unique") and indices.value_index == 0 and indices.shape.rank == 1)
 
 
 def decide_split(model: Any, rule: Any, terms: StepTerms, asked: AbstractSet[str]) -> tuple[bool, list[str]]:

@@ -77,11 +77,17 @@ class Flat:
         return any(node.argument is None and node.op.type in wanted for node in self.nodes)
 
 
-def flatten(graph: Any) -> Flat:
-    """Return the operations of a FuncGraph that its outputs and side effects need."""
+def flatten(graph: Any, count: int | None = None) -> Flat:
+    """Return the operations of a FuncGraph that its outputs and side effects need.
+
+    Args:
+        graph: The graph.
+        count: The outputs of the function. A tape adds others to its graph, which the backward pass needs; None: all.
+    """
     builder = _Builder()
     arguments = [builder.argument(tensor, index) for index, tensor in enumerate(graph.inputs)]
     outputs, controls = builder.add(graph, arguments, set())
+    outputs = outputs[:count]
     waited = controls.union(*(name.after for name in outputs))
     return _pruned(Flat(builder.nodes, [name.ref for name in outputs], waited))
 

@@ -1,11 +1,13 @@
 """A model that is changed between two fits without compile(): Keras alone goes on with the step that it traced."""
 
+import functools
 import weakref
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
 from client_shim.changed_objects import refuse_changed_between_fits
@@ -144,8 +146,8 @@ def set_item(model, monkeypatch):
         (set_shift, "self.shift, which Shift "),
         (set_table, "self.table, which Shift "),
         (set_unit, "self.unit, which Shift "),
-        (set_scale, "SETTINGS, which scaled "),
-        (set_item, "SETTINGS, which scaled "),
+        (set_scale, "SETTINGS.scale, which scaled "),
+        (set_item, "SETTINGS.by_name, which scaled "),
     ],
 )
 def test_a_plain_value_that_the_traced_code_reads_is_refused_until_compile(keras, change, words, monkeypatch):
@@ -166,3 +168,79 @@ def test_values_that_the_traced_code_does_not_read_may_change(keras, monkeypatch
     monkeypatch.setattr(SETTINGS, "unread", 2.0)
     monkeypatch.setitem(SETTINGS.by_name, "unread", 3)
     fits(model, traced)
+
+
+class Base(SimpleNamespace):
+    def weight(self):
+        return self.inner
+
+
+HELPER, WORDS, HANDLE = Base(inner=1.0), tf.constant(["a", "b"]), tf.Variable(1.0).handle
+TRACES, COUNTS = [], {}
+
+
+def wrapped(factor):
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            return factor["by"] * function(*args)
+
+        return wrapper
+
+    return decorate
+
+
+FACTOR = {"by": 1.0}
+
+
+def by_helper(y, p):
+    assert WORDS.shape == (2,) and HANDLE is not None
+    TRACES.append(1)
+    COUNTS["calls"] = COUNTS.get("calls", 0) + 1
+    return HELPER.weight() * abs(y - p)
+
+
+@wrapped(FACTOR)
+def by_wrapper(y, p):
+    return by_helper(y, p)
+
+
+def with_property(keras):
+    class Scaled(keras.layers.Layer):
+        power = 1.0
+
+        @property
+        def scale(self):
+            return self.hidden
+
+        def call(self, x):
+            return x * self.scale**self.power
+
+    class Derived(Scaled):
+        def call(self, x):
+            return super().call(x) + 1
+
+    layer = Derived()
+    layer.hidden, layer.act = 1.0, np.tanh
+    model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", by_wrapper)
+    return model
+
+
+@FLAVORS
+def test_values_are_found_behind_properties_base_classes_wrappers_and_helpers(keras, monkeypatch):
+    changes = {
+        "self.hidden": lambda model: setattr(model.layers[0], "hidden", 2.0),
+        "self.power": lambda model: setattr(model.layers[0], "power", 2.0),
+        "factor": lambda model: monkeypatch.setitem(FACTOR, "by", 2.0),
+        "HELPER.inner": lambda model: monkeypatch.setattr(HELPER, "inner", 2.0),
+    }
+    for name, change in changes.items():
+        model, traced = with_property(keras), weakref.WeakKeyDictionary()
+        fits(model, traced)
+        TRACES.append(2)
+        COUNTS["calls"] = len(TRACES)  # the traced code changes both
+        fits(model, traced)
+        change(model)
+        with pytest.raises(NeedsReplica, match=f"{name}, which .* changed since"):
+            fits(model, traced)

@@ -11,7 +11,9 @@ import tensorflow as tf
 from client_shim.capture.data import FitValidation, capture_data
 from fdt.blobs import LocalBlobs
 from fdt.data import division, open_source, source
+from fdt.errors import OTHER_ROWS
 from fdt.job import FitArguments, GraphData
+from fdt.service.blame import failure
 
 N = 37
 X = np.random.default_rng(0).random((N, 3)).astype("float32")
@@ -265,3 +267,15 @@ def test_what_is_not_proven_is_not_divided(why, dataset):
     found = division.find(dataset)
     assert isinstance(found, str)
     assert re.search(why, found)
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_zipped_batches_with_other_numbers_of_rows_are_not_cut(eagerly):
+    pairs = tf.data.Dataset.zip(*(tf.data.Dataset.range(rows).batch(8) for rows in (16, 11)))
+    slices = (source.cut_batch(pair, 0, 2) for pair in pairs) if eagerly else source.part(pairs, 0, 2)
+    found = iter(slices)
+    assert [part.shape[0] for part in next(found)[0]] == [4, 4]
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        next(found)
+    told = failure(raised.value)
+    assert told.replica == OTHER_ROWS and "`--capture replica` runs the script on every rank" in told.message

@@ -16,6 +16,7 @@ from fdt.data import iterators_of_fit, open_source
 from fdt.data.pipeline import Refused
 from fdt.errors import UserError
 from fdt.job import FeedData, FitArguments, GraphData
+from fdt.report import Reporters
 from tests.single.data_orders import order_of_fit
 
 ROWS = 48
@@ -256,7 +257,9 @@ class Training:
         arguments = {"x": data, "initial_epoch": 0}
         call = SimpleNamespace(arguments=arguments, steps_per_epoch=0, flavor=SimpleNamespace(name="keras"))
         client = SimpleNamespace(hello=SimpleNamespace(workers=2))
-        run = SimpleNamespace(engine="hfdt", client=client, settings=SimpleNamespace(options={}))
+        run = SimpleNamespace(
+            engine="hfdt", client=client, settings=SimpleNamespace(options={}), reporters=Reporters([])
+        )
         self.orders = RowOrders(run, call, captured)
         self.orders.begin_at(first)
 
@@ -313,3 +316,17 @@ def test_a_fit_with_caches_behind_one_shuffle_is_not_resumed(blobs):
     with pytest.raises(UserError, match="cannot be resumed whose training and validation data have one shuffle"):
         Training(blobs, data, data.cache(), first=1)
     Training(blobs, data, data.take(1), first=1)
+
+
+def test_a_pipeline_that_repeats_behind_its_shuffle_starts_anew_behind_a_fit():
+    def repeated(seed):
+        return tf.data.Dataset.range(ROWS).shuffle(ROWS, seed=seed).batch(16).repeat()
+
+    ours = repeated(5)
+    assert not orders.starts_anew(ours)
+    orders.owe(ours, 1)
+    assert orders.starts_anew(ours.map(lambda n: n))
+    unseeded, read_once = repeated(None), shuffled()
+    for data in (unseeded, read_once):
+        orders.owe(data, 1)
+        assert not orders.starts_anew(data)

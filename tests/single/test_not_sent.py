@@ -1,6 +1,7 @@
 """What a step or its data read of the client's process and workers do not have: the run starts again, replicated."""
 
 import random
+import weakref
 from types import SimpleNamespace
 
 import keras
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from client_shim.changed_objects import refuse_changed_between_fits
 from client_shim.not_sent import refuse_not_sent
 from fdt.errors import NeedsReplica
 from fdt.keras import flavor_of
@@ -26,7 +28,7 @@ def model_of(keras, *layers, loss="mse", optimizer="sgd"):
 
 
 def refuse(model, x=X):
-    refuse_not_sent(SimpleNamespace(model=model, flavor=flavor_of(model), arguments={"x": x}), trained=False)
+    refuse_not_sent(SimpleNamespace(model=model, flavor=flavor_of(model), arguments={"x": x}))
 
 
 def refused(words, model, x=X):
@@ -77,6 +79,18 @@ def test_random_numbers_of_python_or_numpy_in_traced_code(keras):
 
     refused(r"by_numpy \(.*\) draws from np.random while Keras traces", model_of(keras, loss=by_numpy))
     refused("draws from RNG while Keras traces", model_of(keras, loss=by_generator))
+
+    def by_import(y, p):
+        import numpy
+
+        return (y - p) * numpy.random.normal()
+
+    class Again(Shaken):
+        def call(self, x):
+            return super().call(x)
+
+    refused(r"by_import \(.*\) draws from numpy while", model_of(keras, loss=by_import))
+    refused(r"Again \(.*\) draws from self.draw while", model_of(keras, Again(random.random)))
     refused(r"Shaken \(.*\) draws from self.draw while Keras", model_of(keras, Shaken(random.random)))
     refuse(model_of(keras, Shaken(lambda: 1.0), loss=by_tensorflow))
 
@@ -122,9 +136,29 @@ def test_training_data_that_are_computed_from_the_trained_weights(keras):
         return tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).map(lambda x, y: (x, by(x)))
 
     for make, words in ((batches, "the generator batches"), (Batches, "Batches"), (mapped, "a map of the dataset")):
-        refused(f"{words}.* computes training data from the weights that are trained", model, make(model))
+        refused(f"{words}.* computes training data from the weights in training", model, make(model))
         refuse(model, make(teacher))
     refuse(model, Mined(model))
+
+    def around():
+        yield from batches(model)
+
+    def inner():
+        for number, batch in enumerate(made):
+            yield (*batch, number)
+
+    made = batches(model)
+    agent = Agent(model)
+    by_python = tf.data.Dataset.from_tensor_slices(X).map(lambda x: tf.py_function(lambda x: model(x), [x], tf.float32))
+
+    def sampled():
+        while True:
+            yield agent.episode()
+
+    refused("the generator around computes", model, around())
+    refused("the generator inner computes", model, inner())
+    refused("the generator sampled computes", model, sampled())
+    refused("a map of the dataset computes", model, by_python)
     refused("the generator episodes computes training data", model, Agent(model).episodes())
     refuse(model, Agent(teacher).episodes())
 
@@ -142,7 +176,41 @@ def test_a_function_of_the_scripts_own_that_keras_calls_for_a_step(keras):
     model.dense = keras.layers.Dense(1)
     model.compile("sgd", "mse")
     model(X)
-    refused(r"make_train_function \(.*\) is or makes what Keras calls for a step, and workers call", model)
+    refused(r"make_train_function \(.*\) for Keras's make_train_function, and workers call", model)
     model = model_of(keras)
     model.train_function = lambda iterator: {"loss": 0.0}
-    refused(r"<lambda> \(.*\) is or makes what Keras calls for a step", model)
+    refused(r"<lambda> \(.*\) for Keras's train_function", model)
+
+
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__
+
+
+class Proxy:
+    def __getattr__(self, name):
+        raise RuntimeError("outside of a request")
+
+
+SETTINGS, PROXY = AttrDict(scale=2.0), Proxy()
+
+
+@FLAVORS
+def test_objects_that_answer_for_every_attribute_are_not_asked(keras):
+    def loss(y, p):
+        return SETTINGS.scale * abs(y - p) if PROXY else y
+
+    def batches():
+        while PROXY:
+            yield SETTINGS.x, Y
+
+    model = model_of(keras, loss=loss)
+    for data in (X, {"x": X}, AttrDict(x=X), PROXY, batches(), [X, Y], None):
+        refuse(model, data)
+    refuse_changed_between_fits(weakref.WeakKeyDictionary(), SimpleNamespace(model=model, flavor=flavor_of(model)))
+
+
+def test_a_model_under_a_strategy_of_one_device():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = model_of(tf_keras)
+    with pytest.raises(NeedsReplica, match="in the scope of MirroredStrategy. Remove the scope, or use `--capture"):
+        flavor_of(model).refuse(model)

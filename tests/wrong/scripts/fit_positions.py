@@ -1,0 +1,39 @@
+"""issue: fit: embeddings of positions, whose indices are the same on every rank or depend on the rows, under Adam"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.backend.set_floatx("float64")
+draws = np.random.RandomState(0)
+tokens, labels = draws.randint(0, 20, (27, 6)), draws.randint(0, 5, (27, 6))
+POSITIONS = {
+    "range": lambda x: tf.range(6),
+    "length": lambda x: tf.range(tf.shape(x)[-1]),
+    "unstacked": lambda x: tf.range(tf.unstack(tf.shape(x))[1]),
+    "function": tf.function(lambda x: tf.range(tf.shape(x)[1])),
+    "twice": lambda x: tf.constant([0, 1, 2, 0, 1, 2]),
+    "tiled": lambda x: tf.tile(tf.range(tf.shape(x)[1])[None], [tf.shape(x)[0], 1]),
+    "counted": lambda x: tf.cumsum(tf.ones_like(x), axis=1) - 1,
+    "broadcast": lambda x: tf.broadcast_to(tf.range(6)[None], tf.shape(x)),
+    "rows": lambda x: x % 6,
+}
+
+
+class Positions(keras.layers.Layer):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.table = kind, keras.layers.Embedding(6, 4)
+
+    def call(self, x):
+        return self.table(POSITIONS[self.kind](x)) + 0.01 * tf.cast(x[..., None], tf.float64)
+
+
+for kind in POSITIONS:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None,), dtype="int32")
+    model = keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(Positions(kind)(inputs)))
+    model.compile(optimizer=keras.optimizers.Adam(0.01), loss="sparse_categorical_crossentropy")
+    history = model.fit(tokens, labels, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    print(kind, [f"{loss:.12g}" for loss in history.history["loss"]])
+    print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

@@ -7,11 +7,12 @@ become one virtual step an epoch, or one per real step where callbacks read sing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from client_shim import unknown_length
 from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
-from client_shim.job import CapturedFit, capture_call, divides_batches, make_job, seed_of
+from client_shim.job import CapturedFit, capture_call, divides_batches, has_one_machines_numbers, make_job, seed_of
 from client_shim.not_sent import refuse_not_sent
 from client_shim.remote import Remote
 from client_shim.remote_model import evaluate_remotely, replaced, unreplaced
@@ -149,6 +150,9 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
             fit_checkpoints.expect_commits()
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
+        if has_one_machines_numbers(run):
+            for note in unknown_length.notes(run.engine, fit.call, fit.captured.spec, ready.steps_per_epoch):
+                run.reporters.note(note)
         run.reporters.job(summarize(fit, ready.steps_per_epoch))
         with run.preemption.training(), orders.watched():
             history = _loop(fit, remote, validation, ready.steps_per_epoch)

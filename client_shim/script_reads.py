@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import getattr_static
-from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from client_shim.replica.bindings import contents
@@ -121,6 +121,8 @@ class _ReadSearch:
                 for kind in type(owner).__mro__:  # all of them: code may call super()
                     self.follow(vars(kind).get(name))
                 value = getattr_static(owner, name, None)
+                if isinstance(value, MemberDescriptorType):  # of __slots__
+                    value = getattr(owner, name, None)
                 if value is not None:
                     self._found(f"{label}.{name}", value)
 

@@ -51,6 +51,12 @@ class Flavor(Protocol):
     def whole_executions(self, model: Model, steps: int | None) -> int | None:
         """Return the steps that Keras takes where it is given a number of steps for an epoch."""
 
+    def learned_steps(self, model: Model, before: int) -> int | None:
+        """Return the steps that Keras gives the next epochs, if it takes those of a `fit` over data of unknown length.
+
+        `before`: steps of the epoch before the `fit`, which just ended.
+        """
+
     def restored(self, model: Model, steps: int, given: int) -> tuple[int, int]:
         """Return the epoch and the step at which Keras's loop begins, where it is `given` an epoch.
 

@@ -74,6 +74,9 @@ class Keras3:
             model.steps_per_execution = count
             model.train_function = model.test_function = None  # they contain the old count
 
+    def learned_steps(self, model: Model, before: int) -> int | None:
+        return None  # each epoch ends with the data
+
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         result: dict[str, float] = pythonify_logs(model._get_metrics_result_or_logs(logs))
         return result

@@ -85,6 +85,9 @@ class TfKeras:
             model._configure_steps_per_execution(count)
             model.train_function = model.test_function = None  # they contain the old count
 
+    def learned_steps(self, model: Model, before: int) -> int | None:
+        return before + int(model._train_counter)
+
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         found = model._validate_and_get_metrics_result(logs)
         result: dict[str, float] = tf_utils.sync_to_numpy_or_python_type(found)

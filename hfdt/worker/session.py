@@ -57,7 +57,6 @@ class RankProgram:
         self.tuning = Tuning(trainable, comm, options)
         self._at_once = trainable.flavor.steps_per_execution(trainable.model)  # the script's own
 
-    # -- preparing -------------------------------------------------------------------------------------------------
     def prepare(
         self, source: Any, validation: Any, rebuilt: Sequence[Any] = (), *, lock_step: bool = False
     ) -> list[str]:
@@ -66,6 +65,7 @@ class RankProgram:
         `rebuilt`: sources that each rank built itself, to compare across ranks. `lock_step`: callbacks run after every
         step.
         """
+        self._learned: int | None = None  # steps of an epoch, where Keras learns them in the first
         at_once = 1 if lock_step else self._steps_at_once()
         self.trainable.flavor.set_steps_per_execution(self.trainable.model, at_once)
         sources = [s for s in (source, validation) if s is not None]
@@ -166,7 +166,6 @@ class RankProgram:
         )
         return terms, layers, notes if self.comm.size > 1 else [NOT_USED] * ("compress" in self.options)
 
-    # -- state -----------------------------------------------------------------------------------------------------
     def load(self, state: State, blobs: Blobs) -> None:
         """Assign the groups that `state` contains, and make the ranks' seeds differ. Rank 0 has the script's own."""
         self.probing.load(state, blobs)
@@ -182,7 +181,6 @@ class RankProgram:
             return None
         return self.trainable.model_arrays(), self.trainable.optimizer_arrays() if sharded is None else sharded
 
-    # -- running ---------------------------------------------------------------------------------------------------
     def steps(self, source: Any, epoch: int) -> int | None:
         """Return the steps of an epoch over all passes, or None where the number is unknown."""
         count = self._pass_steps(source, epoch)
@@ -199,7 +197,7 @@ class RankProgram:
         if self.sharded.guard is not None:
             self.sharded.guard.begin(*((begin.step, begin.skipped) if begin else (0, 0)))
         self.epoch_steps = self.steps(source, epoch) or None
-        steps = self._pass_steps(source, epoch) or None
+        steps = self._pass_steps(source, epoch) or self._learned
         if self.blocks is not None:
             self._sent_before = self.blocks.sent_bytes
             self.blocks.begin_epoch()
@@ -211,6 +209,7 @@ class RankProgram:
             with self.sharded.totals.beginning_with(begin.metrics if begin else ()):
                 try:
                     logs = self._fit(data, epoch, steps and steps - done, on_batch)
+                    self._learned = steps or self.trainable.flavor.learned_steps(self.trainable.model, done)
                     if logs or not done:
                         return logs
                 except ValueError as error:  # tf_keras's, where Keras 3 returns none

@@ -1,5 +1,6 @@
 """A model that is changed between two fits without compile(): Keras alone goes on with the step that it traced."""
 
+import dataclasses
 import functools
 import weakref
 from types import SimpleNamespace
@@ -190,14 +191,19 @@ def wrapped(factor):
     return decorate
 
 
-FACTOR = {"by": 1.0}
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    bias: float = 0.0
+
+
+FACTOR, SLOTTED = {"by": 1.0}, Slotted()
 
 
 def by_helper(y, p):
     assert WORDS.shape == (2,) and HANDLE is not None
     TRACES.append(1)
     COUNTS["calls"] = COUNTS.get("calls", 0) + 1
-    return HELPER.weight() * abs(y - p)
+    return HELPER.weight() * abs(y - p) + SLOTTED.bias
 
 
 @wrapped(FACTOR)
@@ -233,6 +239,7 @@ def test_values_are_found_behind_properties_base_classes_wrappers_and_helpers(ke
         "self.hidden": lambda model: setattr(model.layers[0], "hidden", 2.0),
         "self.power": lambda model: setattr(model.layers[0], "power", 2.0),
         "factor": lambda model: monkeypatch.setitem(FACTOR, "by", 2.0),
+        "SLOTTED.bias": lambda model: monkeypatch.setattr(SLOTTED, "bias", 2.0),
         "HELPER.inner": lambda model: monkeypatch.setattr(HELPER, "inner", 2.0),
     }
     for name, change in changes.items():

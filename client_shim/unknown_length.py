@@ -1,0 +1,37 @@
+"""Notes about data of unknown length.
+
+Keras learns from its iterator's error that such an epoch has ended. Within the step that fails, TensorFlow still runs
+the operations that need no data: the count of updates, and the count of rows where the size of a batch is static.
+"""
+
+from typing import Any
+
+from client_shim.call import FitCall
+
+UPDATES = (
+    "the length of the data is unknown: Keras alone counts one update more where an epoch ends, which schedules and "
+    "Adam's bias correction read; the server counts updates only"
+)
+ROWS = (
+    "the length of the data is unknown and their batches have a static size: in the logs Keras alone counts the rows "
+    "of one batch more, without losses"
+)
+
+
+def notes(engine: str, call: FitCall, spec: Any, steps: int) -> list[str]:
+    """Return the notes of a `fit` whose numbers are otherwise those of one machine.
+
+    Args:
+        engine: "hfdt" or "nfdt".
+        call: The call of `fit`.
+        spec: tf.TypeSpec structure of a batch.
+        steps: Steps of an epoch; 0 where the number is unknown.
+    """
+    model = call.model
+    if steps or model.run_eagerly or getattr(model, "jit_compile", False) is True:
+        return []
+    import tensorflow as tf  # the script has imported it by now
+
+    first = next((leaf for leaf in tf.nest.flatten(spec) if leaf is not None and leaf.shape.rank), None)
+    static = first is not None and first.shape[0] is not None
+    return [UPDATES] * (engine == "nfdt") + [ROWS] * static

@@ -148,11 +148,8 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
         ready = started(remote, feeder, trained=trained, starts_over=run.settings.starts_over)
         if fit_checkpoints is not None and ready.suspendable:
             fit_checkpoints.expect_commits()
-        for note in filter(None, ready.notes.split("\n")):
+        for note in _notes(fit, ready):
             run.reporters.note(note)
-        if has_one_machines_numbers(run):
-            for note in unknown_length.notes(run.engine, fit.call, fit.captured.spec, ready.steps_per_epoch):
-                run.reporters.note(note)
         run.reporters.job(summarize(fit, ready.steps_per_epoch))
         with run.preemption.training(), orders.watched():
             history = _loop(fit, remote, validation, ready.steps_per_epoch)
@@ -174,6 +171,14 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
         run.reporters.job_end()
         if feeder is not None:
             feeder.stop()  # raises the error of the script's own data, the cause of all others
+
+
+def _notes(fit: CapturedFit, ready: Ready) -> list[str]:
+    """Return the engine's lines for the user, and those about the data."""
+    notes = [note for note in ready.notes.split("\n") if note]
+    if not has_one_machines_numbers(fit.run):
+        return notes
+    return notes + unknown_length.notes(fit.run.engine, fit.call, fit.captured.spec, ready.steps_per_epoch)
 
 
 def started(remote: Remote, feeder: "Feeder | None", *, trained: bool, starts_over: bool) -> Ready:

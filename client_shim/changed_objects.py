@@ -129,7 +129,7 @@ def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall)
     if changed:
         reason = (
             f"{changed} changed since the last fit of {model.name!r} without compile(), "
-            f"and Keras may train with the old one until compile(). Received: fit at {where()}"
+            f"and Keras may train with the old value until compile(). Received: fit at {where()}"
         )
         raise NeedsReplica(f"{reason}; call compile() after the change, or {REMEDY}", reason, trained=True)
 
@@ -158,15 +158,18 @@ def _traced_values(call: FitCall) -> dict[str, str]:
 
     Values that the code itself changes are left out: Keras's trace changes them, too.
     """
-    found, known = defaultdict[str, list[str]](list), dict[int, str]()
+    found, arrays = defaultdict[str, list[str]](list), dict[int, tuple[Any, str]]()
     for obj in (*script_objects(call.model), *update_objects(call)):
         reads = step_reads(obj)
         for name, value in reads.values:
             last = name.rpartition(".")[2]
             changed = last in reads.stored or (f"{last}[]" in reads.stored and isinstance(value, _CONTAINERS))
-            if not changed and id(value) not in known:
-                known[id(value)] = _plain(value, reads.keys)
-            found[f"{name}, which {described(obj)} reads,"].append("" if changed else known[id(value)])
+            _, text = arrays.get(id(value), (None, ""))  # layers may share a large one
+            if not changed and not text:
+                text = _plain(value, reads.keys)
+                if isinstance(value, np.ndarray):
+                    arrays[id(value)] = value, text
+            found[f"{name}, which {described(obj)} reads,"].append("" if changed else text)
     return {name: repr(texts) for name, texts in found.items() if any(texts)}
 
 

@@ -3,8 +3,9 @@
 Workers import libraries anew, have random numbers of their own, and are sent batches ahead of their steps.
 """
 
+import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -91,11 +92,11 @@ def _reads(functions: list[Any], owners: list[Any], ids: set[int]) -> bool:
     for _, value in reads_of(functions, owners).values:
         if id(value) in ids:
             return True
-        try:
-            variables = value.trainable_variables if hasattr(type(value), "trainable_variables") else ()
-        except ValueError:  # a model of tf_keras that is not built
-            continue
-        if any(id(variable) in ids for variable in variables):
+        owned: Iterable[Any] = ()
+        if isinstance(getattr(type(value), "trainable_variables", None), property):
+            with contextlib.suppress(Exception):  # a model of tf_keras that is not built, or the script's property
+                owned = value.trainable_variables
+        if any(id(variable) in ids for variable in owned):
             return True
     return False
 

@@ -94,7 +94,7 @@ def script_function(obj: Any) -> FunctionType | None:
             obj = obj.fget
         else:
             held = _attributes(obj)
-            obj = held.get("_python_function") or held.get("__wrapped__")
+            obj = held.get("_python_function", held.get("__wrapped__"))
     return None
 
 
@@ -122,7 +122,7 @@ class _ReadSearch:
                     self.follow(vars(kind).get(name))
                 value = getattr_static(owner, name, None)
                 if isinstance(value, MemberDescriptorType):  # of __slots__
-                    value = getattr(owner, name, None)
+                    value = _in_slot(value, owner)
                 if value is not None:
                     self._found(f"{label}.{name}", value)
 
@@ -132,7 +132,13 @@ class _ReadSearch:
             self._follow_generator(function)
             return
         found = script_function(function)
-        if found is None or id(found) in self._seen or len(self._seen) > _MOST:
+        if found is None or len(self._seen) > _MOST:
+            return
+        if isinstance(function, functools.partial) and id(function) not in self._seen:
+            self._seen[id(function)] = function
+            given = {f"argument {i}": value for i, value in enumerate(function.args)}
+            self._read(_names(found.__code__), {**given, **function.keywords})
+        if id(found) in self._seen:
             return
         self._seen[id(found)] = found
         names = _names(found.__code__)
@@ -141,8 +147,6 @@ class _ReadSearch:
         values |= dict(_of_modules(names, values))
         values |= _defaults(found)
         self._read(names, values)
-        if isinstance(function, functools.partial):
-            self._read(names, function.keywords)
 
     def _follow_generator(self, generator: Any) -> None:
         frame = generator.gi_frame
@@ -176,6 +180,13 @@ def _is_of_script(kind: type) -> bool:
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return bool(file) and kind.__module__ != "builtins" and of_script(str(file))
+
+
+def _in_slot(slot: Any, owner: Any) -> Any:
+    try:
+        return slot.__get__(owner)
+    except AttributeError:  # nothing is in it
+        return None
 
 
 def _attributes(obj: Any) -> Mapping[str, Any]:

@@ -32,6 +32,6 @@ def notes(engine: str, call: FitCall, spec: Any, steps: int) -> list[str]:
         return []
     import tensorflow as tf  # the script has imported it by now
 
-    first = next((leaf for leaf in tf.nest.flatten(spec) if leaf is not None and leaf.shape.rank), None)
+    first = next((leaf for leaf in tf.nest.flatten(spec) if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank), None)
     static = first is not None and first.shape[0] is not None
     return [UPDATES] * (engine == "nfdt") + [ROWS] * static

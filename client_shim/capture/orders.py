@@ -111,10 +111,12 @@ def drawn(dataset: Dataset) -> int:
 def owe(dataset: Dataset, count: int) -> None:
     """Note that workers made `count` iterators of `dataset` which the script's `fit` makes on one machine."""
     stages = _stages(dataset)
-    if _ACTIVE and _is_read_once(stages) and not _caches(stages):
+    if not _ACTIVE or _caches(stages):  # a cache keeps the order of the first `fit`
+        return
+    if _is_read_once(stages):
         _of(next(filter(_reshuffles, stages))).owe(count)
         return
-    for shuffle in _seeded_shuffles(dataset) if _ACTIVE else ():
+    for shuffle in _seeded_shuffles(dataset):
         _of(shuffle).unknown = True
 
 

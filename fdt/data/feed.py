@@ -15,7 +15,7 @@ import tensorflow as tf
 from fdt.blobs import Blobs
 from fdt.data import epochs, source
 from fdt.data.source import Reader
-from fdt.errors import WorkerError
+from fdt.errors import OTHER_ROWS, WorkerError
 from fdt.job import FEED_WINDOW, FeedData
 from fdt.rpc.session_pb2 import FeedBatch, FeedWanted
 from fdt.tensors import unflatten
@@ -161,6 +161,8 @@ def _until_end(take: Callable[[int], Any]) -> Iterator[Any]:
 def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
     """Cut a batch of arrays as fdt/data/source.py does; the parts are views, not copies."""
     total = next(len(leaf) for leaf in tf.nest.flatten(batch) if np.ndim(leaf))
+    if any(len(leaf) != total for leaf in tf.nest.flatten(batch) if np.ndim(leaf)):
+        raise ValueError(OTHER_ROWS)
     part = epochs.cut(np.array([0]), np.array([total]), rank, size)
     low, high = int(part.low[0]), int(part.high[0])
     return tf.nest.map_structure(lambda leaf: leaf[low:high] if np.ndim(leaf) else leaf, batch), part.share[0]

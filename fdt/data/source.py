@@ -143,7 +143,8 @@ def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, A
             datasets end with batches of different sizes.
     """
     total = tf.cast(rows(batch), tf.int64)
-    with tf.control_dependencies([_same_rows(leaf, total) for leaf in tf.nest.flatten(batch) if _has_rows(leaf)]):
+    cut = [leaf for leaf in tf.nest.flatten(batch) if _has_rows(leaf)] if parts != 1 else []
+    with tf.control_dependencies([_same_rows(leaf, total) for leaf in cut[1:]]):
         low, high = total * low // parts, total * high // parts
     share = tf.stack([high - low, total])
     idle = tf.equal(low, high)

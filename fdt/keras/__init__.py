@@ -101,7 +101,7 @@ def refuse_strategy(strategy: Any) -> None:
     if strategy is None or type(strategy).__name__ == "_DefaultDistributionStrategy":
         return
     reason = f"the model was made in the scope of {type(strategy).__name__}"
-    if strategy.num_replicas_in_sync == 1:
+    if type(strategy).__name__ in ("MirroredStrategy", "OneDeviceStrategy") and strategy.num_replicas_in_sync == 1:
         raise NeedsReplica(f"{reason}. Remove the scope, or use `--capture replica`", reason, trained=False)
     raise CaptureError(f"{reason}, which distributes the training itself. Remove the scope, or train with plain python")
 

@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from client_shim.replica.steps import where
 from fdt.errors import PassedThrough
-from fdt.keras.variables import call_converted, is_loss_scaled, read_behind
+from fdt.keras.variables import call_converted, is_loss_scaled, read_behind, tensor_variable
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Deferred, GradientExchange
+from hfdt.worker.sparse_gradients import is_alike
 from hfdt.worker.step_context import StepContext, StepTerms
 
 Watched = Callable[[Any], contextlib.AbstractContextManager[list[Tensor]]]
@@ -101,6 +102,14 @@ class GradientPass:
         function = tf.function(traced, autograph=False)
         self.traced = function.get_concrete_function(self._spec, tf.TensorSpec([2], tf.int64))
         self._sent = dict(terms.sent_bytes)
+
+    def alike(self) -> set[int]:
+        """Return the ids of the variables whose gradients are IndexedSlices of the same indices for any rows."""
+        if self.traced is None:
+            return set()
+        pairs = [pair for each in self.updates for pair in zip(each.gradient, each.variables, strict=True)]
+        own = [(g, v) for g, v in pairs if isinstance(g, tf.IndexedSlices) and g.indices.graph is self.traced.graph]
+        return {id(tensor_variable(v)) for g, v in own if is_alike(g.indices)}
 
     @property
     def written(self) -> dict[int, str]:

@@ -51,6 +51,7 @@ class Probing:
         self._local = options.get("batch_norm", "sync") == "local" and bool(self._layers)
         self._allow = self._local or is_on(options, "allow_inexact")
         self._synchronised = synchronised and not self._local
+        self._whole_batches = options.get("batch") == "per-worker"  # each rank may pad its own to another length
         self._own = {name: getattr(trainable.model, name) for name in ("train_step", "test_step", "reset_metrics")}
         self._probe: Probe | None = None
         self.asked: set[str] = set()
@@ -68,6 +69,7 @@ class Probing:
             own = replace(terms, compression=None, sent_bytes={})
             self._probe = Probe(self._trainable, own, whole, last_rows(source))
             said = self._read(self._probe, whole) + self._look(self._probe)
+            self._note_alike(self._probe)
             scripts = script_parts(self._trainable.model)
             if validation is not None and scripts and self._synchronised and not self._allow:
                 with contextlib.suppress(IndexError):  # no data: Keras raises its own error
@@ -76,6 +78,14 @@ class Probing:
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}
         return said
+
+    def _note_alike(self, probe: Probe) -> None:
+        """Note the embeddings whose indices are the same on every rank, where all ranks find so. A collective."""
+        own = set() if self._whole_batches else probe.gradient_pass.alike()
+        ids = [id(tensor_variable(v)) for v in self._trainable.trainable]
+        found = self._comm.sum([tf.constant([float(i in own) for i in ids], tf.float64)], "hfdt.probe")[0]
+        self._terms.alike.clear()
+        self._terms.alike.update(i for i, count in zip(ids, found.numpy(), strict=True) if count == self._comm.size)
 
     @contextlib.contextmanager
     def _failures_refused(self) -> Iterator[None]:

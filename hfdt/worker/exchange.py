@@ -39,15 +39,16 @@ class Deferred:
 class StepGroup:
     """The ReduceGroup of an algorithm inside one step: all ranks. `key` identifies the variables of the gradients."""
 
-    def __init__(self, step: StepContext, key: Hashable = None) -> None:
-        self._step, self._key = step, key
+    def __init__(self, step: StepContext, key: Hashable = None, ids: Sequence[int] = ()) -> None:
+        self._step, self._key, self._ids = step, key, ids
         self.rank, self.size = step.comm.rank, step.comm.size
         self.whose: Tensor = None  # with a guard, after `mean`: which ranks' gradients are not finite
 
     @classmethod
     def of(cls, step: StepContext, variables: list[Any]) -> "StepGroup":
         """Return the group of a step that updates `variables`."""
-        return cls(step, tuple(id(tensor_variable(v)) for v in variables))
+        ids = tuple(id(tensor_variable(v)) for v in variables)
+        return cls(step, ids, ids)
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
         """Sum the ranks' weighted tensors (StepContext.weight), and the state that the forward pass assigned.
@@ -57,7 +58,7 @@ class StepGroup:
         """
         step = self._step
         slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
-        gather = Gather(step, slices) if slices else None
+        gather = Gather(step, slices, self._alike(tensors)) if slices else None
         dense = [t for t in tensors if t is not None and not isinstance(t, tf.IndexedSlices)]
         rows = gather.values() if gather else []
         weighed = [step.weigh(t, step.weight(t.dtype)) for t in [*dense, *rows]]
@@ -76,6 +77,13 @@ class StepGroup:
             self.whose = guard.whose(behind.pop(), whole if compression else ())
         assigned_state.write(touched, behind[len(indices) :])
         return _in_place(tensors, whole, gather.whole(behind[: len(indices)]) if gather else [])
+
+    def _alike(self, tensors: Sequence[Tensor]) -> list[bool]:
+        """Return, for each of IndexedSlices, whether all ranks have the same indices."""
+        ids = self._ids if len(self._ids) == len(tensors) else [0] * len(tensors)
+        return [
+            i in self._step.terms.alike for i, t in zip(ids, tensors, strict=True) if isinstance(t, tf.IndexedSlices)
+        ]
 
     def _exchanged(self, dense: list[Tensor], last: list[Tensor]) -> list[Tensor]:
         """Sum `dense` in buckets, and `last` with the last of them."""

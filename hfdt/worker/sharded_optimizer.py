@@ -188,7 +188,7 @@ class ShardedGroup(StepGroup):
     """
 
     def __init__(self, shards: ShardedOptimizer, step: StepContext, variables: list[Any]) -> None:
-        super().__init__(step)
+        super().__init__(step, ids=[id(tensor_variable(v)) for v in variables])
         self._shards, self._variables = shards, variables
         self._dividing: list[WeightPart] = []  # the parts of the dense tensors
 

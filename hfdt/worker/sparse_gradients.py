@@ -1,5 +1,6 @@
 """The exchange of IndexedSlices, the gradients of embeddings."""
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +11,7 @@ from replica.graph.flatten import function_graph
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _Calls = tuple[tuple[Any, Any], ...]  # the calls around a tensor, each with the graph that it runs
-_STATE = ("ReadVariableOp", "ResourceGather", "VarHandleOp")  # variables are alike on all ranks
+_SAME_ROWS = ("Identity", "Cast")  # their output has the axes of their input
 
 
 class Gather:
@@ -21,8 +22,9 @@ class Gather:
     has the same indices, such as those of positions, a rank's values are a part of one machine's, and are summed.
     """
 
-    def __init__(self, step: StepContext, slices: list[Any]) -> None:
-        self._alike = [_is_alike(s.indices) for s in slices]
+    def __init__(self, step: StepContext, slices: list[Any], alike: list[bool]) -> None:
+        """Begin the exchange of `slices`. `alike`: by slice, whether every rank has the same indices."""
+        self._alike = alike
         own = tf.stack([tf.where(step.mine > 0, tf.shape(s.indices, tf.int64)[0], 0) for s in slices])
         place = tf.one_hot(step.comm.rank, step.comm.size, dtype=tf.int64)
         counts = step.sum([own[:, None] * place[None, :]], "rows")[0]  # (slices, ranks)
@@ -34,7 +36,7 @@ class Gather:
         return [self._placed(i, s.values) for i, s in enumerate(self._slices)]
 
     def indices(self) -> list[Tensor]:
-        """Return the indices to add: those that differ between ranks. TensorFlow folds the sum of a constant."""
+        """Return the indices to add. The others are not sent: each rank has them."""
         given = enumerate(zip(self._slices, self._alike, strict=True))
         return [self._placed(i, tf.cast(s.indices, tf.int64)) for i, (s, alike) in given if not alike]
 
@@ -77,13 +79,12 @@ def _are_unique(indices: Tensor) -> bool:
             return bool(op.type.startswith("Unique") and indices.value_index == 0 and indices.shape.rank == 1)
 
 
-def _is_alike(indices: Tensor) -> bool:
-    """Return whether these are the same indices for any rows of a batch: constants, or positions of a static axis.
+def is_alike(indices: Tensor) -> bool:
+    """Return whether these are the same indices for any rows of a batch: constants, or positions of a later axis.
 
-    The search is of the operations that make them. A batch's tensor may give only the lengths of its later axes.
+    It follows the operations that make the indices. Their graph must be traced for any number of rows: with a static
+    number, TensorFlow makes constants of tensors that have a row for each of the batch's.
     """
-    if tf.executing_eagerly():
-        return False
     seen = set[Any]()
     remaining: list[tuple[Tensor, _Calls]] = [(indices, ())]
     while remaining:
@@ -91,7 +92,7 @@ def _is_alike(indices: Tensor) -> bool:
         if (tensor.ref(), calls) in seen:
             continue
         seen.add((tensor.ref(), calls))
-        found = _sources(tensor, calls)
+        found = [] if _is_later_length(tensor, calls) else _sources(tensor, calls)
         if found is None:
             return False
         remaining += found
@@ -99,36 +100,80 @@ def _is_alike(indices: Tensor) -> bool:
 
 
 def _sources(tensor: Tensor, calls: _Calls) -> list[tuple[Tensor, _Calls]] | None:
-    """Return what a tensor is computed from, each in its calls; None where it is the batch's, or may be random."""
+    """Return what a tensor is computed from, each with the calls around it; None where ranks may have others.
+
+    They may have others of the batch, of variables such as the states of random number generators, and of random
+    numbers.
+    """
     op = tensor.op
-    if _is_later_length(tensor):
-        return []
     if op.type in _CALLS:
-        graph = function_graph(op.graph, op.get_attr("f").name)
+        graph = _called_graph(op.graph, op.get_attr("f").name)
         return [(graph.outputs[tensor.value_index], (*calls, (op, graph)))]
     if op.type == "Placeholder":
-        if calls:
-            call, graph = calls[-1]
-            return [(call.inputs[[t.op for t in graph.inputs].index(op)], calls[:-1])]
-        outer = next((given for given, inner in op.graph.captures if inner is tensor), None)
-        if outer is None:
-            return None
-        return [] if hasattr(outer, "numpy") else [(outer, ())]
-    if op.type in _STATE:
-        return [(t, calls) for t in op.inputs if t.dtype != tf.resource]
-    if op.op_def.is_stateful or any(t.dtype == tf.resource for t in op.inputs):
+        return _given(tensor, calls)
+    if op.op_def.is_stateful or op.type.startswith("Stateless") or any(t.dtype == tf.resource for t in op.inputs):
         return None
     return [(t, calls) for t in op.inputs]
 
 
-def _is_later_length(tensor: Tensor) -> bool:
-    """Return whether this is the length of an axis behind the first, as `tf.shape(x)[1]` is: it counts no rows."""
+def _given(tensor: Tensor, calls: _Calls) -> list[tuple[Tensor, _Calls]] | None:
+    """Return what a call, or the graph around a function, gives an argument; None for one of the step."""
     op = tensor.op
-    if op.type == "Unpack" and op.inputs[0].op.type == "Shape":
+    if calls:
+        call, graph = calls[-1]
+        return [(call.inputs[[t.op for t in graph.inputs].index(op)], calls[:-1])]
+    captures = getattr(op.graph, "captures", ())
+    outer = next((given for given, inner in captures if inner is tensor), None)
+    if outer is None:
+        return None
+    return [] if hasattr(outer, "numpy") else [(outer, ())]
+
+
+@functools.lru_cache(maxsize=100)
+def _called_graph(graph: Any, name: str) -> Any:
+    return function_graph(graph, name)  # one with a definition only is made anew for each call
+
+
+def _is_later_length(tensor: Tensor, calls: _Calls) -> bool:
+    """Return whether this is the length of a later axis of the step's batch, as `tf.shape(x)[1]` is.
+
+    The first axis counts rows. Ranks have parts of one batch, so the lengths of its other axes are the same.
+    """
+    op = tensor.op
+    if op.type not in ("Unpack", "StridedSlice") or op.inputs[0].op.type != "Shape":
+        return False
+    if not _is_of_batch(op.inputs[0].op.inputs[0], calls):
+        return False
+    if op.type == "Unpack":
         return bool(tensor.value_index > 0)
-    if op.type != "StridedSlice" or op.inputs[0].op.type != "Shape":
+    begin, _, stride = map(tf.get_static_value, op.inputs[1:4])
+    rank = op.inputs[0].shape[0]
+    if begin is None or stride is None or len(begin) != 1 or stride[0] < 1:
         return False
-    begin, rank = tf.get_static_value(op.inputs[1]), op.inputs[0].shape[0]
-    if begin is None or op.get_attr("begin_mask") or op.get_attr("new_axis_mask"):
+    if op.get_attr("begin_mask") or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
         return False
-    return bool(begin[0] > 0 or (rank is not None and begin[0] + rank > 0 > begin[0]))
+    return bool(begin[0] > 0 or (rank is not None and begin[0] < 0 < begin[0] + rank))
+
+
+def _is_of_batch(tensor: Tensor, calls: _Calls) -> bool:
+    """Return whether a tensor is an argument of the step, or a lookup of one's values, with the argument's axes."""
+    while True:
+        op = tensor.op
+        if op.type in _SAME_ROWS:
+            tensor = op.inputs[0]
+        elif op.type in ("ResourceGather", "GatherV2") and op.get_attr("batch_dims") == 0:
+            if op.type == "GatherV2" and tf.get_static_value(op.inputs[2]) != 0:
+                return False
+            tensor = op.inputs[1]
+        elif op.type in _CALLS:
+            graph = _called_graph(op.graph, op.get_attr("f").name)
+            tensor, calls = graph.outputs[tensor.value_index], (*calls, (op, graph))
+        elif op.type == "Placeholder":
+            found = _given(tensor, calls)
+            if found is None:
+                return True
+            if not found:
+                return False
+            tensor, calls = found[0]
+        else:
+            return False

@@ -86,6 +86,7 @@ class StepTerms:
         sent_bytes: Bytes of a step by name of the exchange, as if all were all-reduces; filled in by tracing.
         log_sources: What the step's numbers are computed from (row_dependence.py, probe.py).
         sparse: Ids of the variables whose gradients are IndexedSlices; filled in by the probe.
+        alike: Ids of those of them whose indices are the same on every rank; filled in by the probe.
         waited: Accumulates the seconds that gradients spent in the exchange; None until training starts.
     """
 
@@ -100,6 +101,7 @@ class StepTerms:
     sent_bytes: dict[str, int] = field(default_factory=dict)
     log_sources: LogSources = LogSources()
     sparse: set[int] = field(default_factory=set)
+    alike: set[int] = field(default_factory=set)
     waited: Variable | None = None
     compression: Any = None  # a hfdt.worker.compression.GradientCompression, where gradients are compressed
     timeline: Any = None  # a hfdt.worker.timeline.StepTimeline, with --timeline

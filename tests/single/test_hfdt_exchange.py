@@ -11,8 +11,9 @@ from hfdt import algorithms, compressors
 from hfdt.exactness import batchnorm, losses
 from hfdt.worker import step_context as steps
 from hfdt.worker.compression import GradientCompression
-from hfdt.worker.exchange import StepGroup, _are_unique
+from hfdt.worker.exchange import StepGroup
 from hfdt.worker.nonfinite_guard import Guard
+from hfdt.worker.sparse_gradients import _are_unique
 from hfdt.worker.step_context import StepContext, StepTerms
 from tests.in_process_comm import on_ranks
 

@@ -18,13 +18,12 @@ from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
 from client_shim.replica.steps import where
 from client_shim.script_code import described, of_library, script_code, script_objects, script_parts
-from client_shim.script_reads import step_reads
-from fdt.errors import CaptureError, NeedsReplica
+from client_shim.script_reads import Reads, step_reads
+from fdt.errors import REMEDY, CaptureError, NeedsReplica
 
 _PLAIN = (bool, int, float, complex, str, bytes, enum.Enum, np.generic, range)
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _ITEMS = 10_000  # of a container that are compared
-REMEDY = "`--capture replica` runs the script on every rank"
 
 
 def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> None:
@@ -73,6 +72,11 @@ def update_objects(call: FitCall) -> list[Any]:
     return [*(each for each in optimizers if not of_library(each)), *script_code(map(vars, optimizers))]
 
 
+def step_code(call: FitCall) -> list[tuple[Any, Reads]]:
+    """Return the objects that run code of the script in a step, each with what its code reads."""
+    return [(obj, step_reads(obj)) for obj in (*script_objects(call.model), *update_objects(call))]
+
+
 def refuse_changed(call: FitCall, digest: str, when: str, *, trained: bool) -> None:
     """Refuse objects that callbacks have changed since the program was captured.
 
@@ -109,18 +113,21 @@ def eager_check(call: FitCall) -> Callable[[], Any] | None:
     return check
 
 
-def refuse_changed_between_fits(traced: MutableMapping[Any, Any], call: FitCall) -> None:
+def refuse_changed_between_fits(
+    traced: MutableMapping[Any, Any], call: FitCall, code: Iterable[tuple[Any, Reads]]
+) -> None:
     """Refuse a model that was changed since its last `fit` without compile: Keras trains what it traced there.
 
     Args:
         traced: What the last `fit` of each model traced; this one is added.
         call: The call of `fit`.
+        code: The script's code in a step, as `step_code` returns it.
 
     Raises:
         NeedsReplica: Keras would not regard the change.
     """
     model = call.model
-    compiled, parts = getattr(model, "_compile_config", None), {**_traced_parts(model), **_traced_values(call)}
+    compiled, parts = getattr(model, "_compile_config", None), {**_traced_parts(model), **_traced_values(code)}
     before, known = traced.get(model, (None, {}))
     traced[model] = compiled, parts
     if compiled is None or before is not compiled or model.train_function is not None or _eager(model):
@@ -153,14 +160,13 @@ def _traced_parts(model: Any) -> dict[str, Any]:
     }
 
 
-def _traced_values(call: FitCall) -> dict[str, str]:
+def _traced_values(code: Iterable[tuple[Any, Reads]]) -> dict[str, str]:
     """Return the plain values that the script's code reads as Keras traces a step, by name.
 
     Values that the code itself changes are left out: Keras's trace changes them, too.
     """
     found, arrays = defaultdict[str, list[str]](list), dict[int, tuple[Any, str]]()
-    for obj in (*script_objects(call.model), *update_objects(call)):
-        reads = step_reads(obj)
+    for obj, reads in code:
         for name, value in reads.values:
             last = name.rpartition(".")[2]
             changed = last in reads.stored or (f"{last}[]" in reads.stored and isinstance(value, _CONTAINERS))

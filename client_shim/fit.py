@@ -11,7 +11,13 @@ from client_shim import unknown_length
 from client_shim.call import FitCall, Original, without_nothing
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
-from client_shim.changed_objects import eager_check, refuse_changed, refuse_changed_between_fits, refuse_in_eager_steps
+from client_shim.changed_objects import (
+    eager_check,
+    refuse_changed,
+    refuse_changed_between_fits,
+    refuse_in_eager_steps,
+    step_code,
+)
 from client_shim.job import CapturedFit, capture_call, divides_batches, has_one_machines_numbers, make_job, seed_of
 from client_shim.not_sent import refuse_not_sent
 from client_shim.remote import Remote
@@ -74,8 +80,9 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             call.flavor.build(call.model, without_nothing(captured.spec))
         if not call.model.trainable_variables:
             return call.local()
-        refuse_changed_between_fits(run.traced, call)
-        refuse_not_sent(call)
+        code = step_code(call)
+        refuse_changed_between_fits(run.traced, call, code)
+        refuse_not_sent(call, code)
         program, trainable = capture_program(call.flavor, call.model, run.blobs)
         refs += [program.config, program.objects]
         seed = seed_of(run)

@@ -13,22 +13,22 @@ import numpy as np
 
 from client_shim.call import FitCall
 from client_shim.capture.data import is_dataset
-from client_shim.changed_objects import REMEDY, update_objects
 from client_shim.replica.steps import of_script
-from client_shim.script_code import described, held_by, of_library, script_objects, with_inner
-from client_shim.script_reads import reads_of, script_function, step_reads
-from fdt.errors import NeedsReplica
+from client_shim.script_code import described, held_by, of_library, with_inner
+from client_shim.script_reads import Reads, reads_of, script_function
+from fdt.errors import REMEDY, NeedsReplica
 
 _GENERATORS = (np.random.RandomState, np.random.Generator, random.Random)
 # Methods that no step calls.
 _BESIDE = {"fit", "evaluate", "predict", "summary", "save", "save_weights", "load_weights", "get_config", "__repr__"}
 
 
-def refuse_not_sent(call: FitCall) -> None:
+def refuse_not_sent(call: FitCall, code: Iterable[tuple[Any, Reads]]) -> None:
     """Refuse a `fit` whose result on workers would differ from the result in this process.
 
     Args:
         call: The call of `fit`, with a built model.
+        code: The script's code in a step, as `changed_objects.step_code` returns it.
 
     Raises:
         NeedsReplica: The script replaced a method of a library's class, or makes the function that Keras calls for a
@@ -42,8 +42,8 @@ def refuse_not_sent(call: FitCall) -> None:
             _refuse(f"the script defines {described(own)} for Keras's {name}, and workers call train_step")
     for place in _replaced_methods(call):
         _refuse(f"{place}, and workers import the library anew")
-    for obj in (*script_objects(model), *update_objects(call)):
-        drawn = next((name for name, value in step_reads(obj).values if _draws(value)), "")
+    for obj, reads in code:
+        drawn = next((name for name, value in reads.values if _draws(value)), "")
         if drawn:
             _refuse(f"{described(obj)} draws from {drawn} while Keras traces the step, and workers draw other numbers")
     if reader := _reader(call):
@@ -75,11 +75,12 @@ def _reader(call: FitCall) -> str:
     data, trained = call.arguments["x"], call.flavor.trainable(call.model)
     ids = {id(variable) for variable in trained}
     if is_dataset(data):
-        from client_shim.capture.orders import captures, mapped_by
+        from client_shim.capture.orders import functions_of
 
-        handles = {id(_handle(variable)) for variable in trained}
-        captured = any(id(tensor) in handles for tensor in captures(data))
-        return "a map of the dataset" if captured or _reads(mapped_by(data), [], ids) else ""
+        maps, handles = functions_of(data), {id(_handle(variable)) for variable in trained}
+        captured = any(id(tensor) in handles for each in maps for tensor in each.function.captured_inputs)
+        own = [getattr(each, "_func", None) for each in maps]
+        return "a map of the dataset" if captured or _reads(own, [], ids) else ""
     name = getattr(data, "__name__", "") if type(data).__name__ == "generator" else ""
     functions = [data, *(getattr(type(data), each, None) for each in ("__getitem__", "__iter__", "__next__"))]
     if not _reads(functions, [data], ids):

@@ -68,11 +68,9 @@ def reads_of(functions: Iterable[Any], owners: Iterable[Any] = ()) -> Reads:
         functions: Functions and generators; others than those of the script are left out.
         owners: The objects whose attributes they read.
     """
-    search = _ReadSearch()
+    search = _ReadSearch(owners)
     for function in functions:
         search.follow(function)
-    for owner in owners:
-        search.owners.setdefault(id(owner), ("self", owner))
     search.run()
     return search.reads
 
@@ -101,9 +99,9 @@ def script_function(obj: Any) -> FunctionType | None:
 class _ReadSearch:
     """The search of what code reads, from functions to what they call."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: Iterable[Any]) -> None:
         self.reads = Reads()
-        self.owners: dict[int, tuple[str, Any]] = {}
+        self._owners = {id(owner): ("self", owner) for owner in owners}
         self._attributes: set[str] = set()
         self._seen: dict[int, Any] = {}
         self._named: set[tuple[int, str]] = set()
@@ -112,7 +110,7 @@ class _ReadSearch:
         """Read attributes of the owners until no function reads a further one."""
         while fresh := [
             (label, owner, name)
-            for label, owner in self.owners.values()
+            for label, owner in self._owners.values()
             for name in sorted(self._attributes)
             if (id(owner), name) not in self._named
         ]:
@@ -167,11 +165,11 @@ class _ReadSearch:
     def _found(self, name: str, value: Any) -> None:
         self.reads.values.append((name, value))
         self.follow(value)
-        if _is_of_script(type(value)) and len(self.owners) < _MOST and id(value) not in self.owners:
-            self.owners[id(value)] = name, value
+        if _is_of_script(type(value)) and len(self._owners) < _MOST and id(value) not in self._owners:
+            self._owners[id(value)] = name, value
             self.follow(getattr_static(value, "__call__", None))
         elif isinstance(value, type) and _is_of_script(value):
-            self.owners.setdefault(id(value), (name, value))
+            self._owners.setdefault(id(value), (name, value))
 
 
 def _is_of_script(kind: type) -> bool:

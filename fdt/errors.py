@@ -58,6 +58,7 @@ class NeedsReplica(CaptureError):
         return self
 
 
+REMEDY = "`--capture replica` runs the script on every rank"
 OTHER_ROWS = "a batch holds tensors with different numbers of rows, so ranks cannot divide it"  # fdt/data/source.py
 
 

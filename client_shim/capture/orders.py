@@ -136,15 +136,9 @@ def is_cached(dataset: Dataset) -> bool:
     return any(map(_reshuffles, stages)) and bool(_caches(stages))
 
 
-def captures(dataset: Dataset) -> list[Any]:
-    """Return the tensors and variables' handles that the functions of a pipeline capture."""
-    functions = [function for stage in _stages(dataset) for function in stage._functions()]
-    return [tensor for function in functions for tensor in function.function.captured_inputs]
-
-
-def mapped_by(dataset: Dataset) -> list[Any]:
-    """Return the Python functions of a pipeline."""
-    return [getattr(function, "_func", None) for stage in _stages(dataset) for function in stage._functions()]
+def functions_of(dataset: Dataset) -> list[Any]:
+    """Return TensorFlow's wrappers of the functions of a pipeline."""
+    return [function for stage in _stages(dataset) for function in stage._functions()]
 
 
 def share_a_shuffle(first: Dataset, second: Dataset) -> bool:

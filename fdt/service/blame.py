@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from fdt import PACKAGES
-from fdt.errors import OTHER_ROWS, NeedsReplica, UserError
+from fdt.errors import OTHER_ROWS, REMEDY, NeedsReplica, UserError
 from fdt.rpc.session_pb2 import Failed
 
 _LIBRARIES = tuple(
@@ -34,9 +34,7 @@ _GENERATED = ("<", os.path.join(tempfile.gettempdir(), "__autograph"))  # files 
 def failure(error: Exception) -> Failed:
     """Return the message for the client: one line, and a traceback unless `error` is a UserError."""
     if OTHER_ROWS in str(error):  # TensorFlow raised it, within a pipeline
-        error = NeedsReplica(
-            f"{OTHER_ROWS}; `--capture replica` runs the script on every rank", OTHER_ROWS, trained=True
-        )
+        error = NeedsReplica(f"{OTHER_ROWS}; {REMEDY}", OTHER_ROWS, trained=True)
     if isinstance(error, UserError):
         return Failed(message=str(error), replica=error.reason if isinstance(error, NeedsReplica) else "")
     message = _message(error)

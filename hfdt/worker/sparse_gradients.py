@@ -1,6 +1,5 @@
 """The exchange of IndexedSlices, the gradients of embeddings."""
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -64,19 +63,26 @@ def summed_by_index(whole: Any, own: Any) -> Any:
 
 def _are_unique(indices: Tensor) -> bool:
     """Return whether these are the unique values of a tensor, also in another shape or type, or in a function."""
-    calls: list[tuple[Any, Any]] = []
+    calls: _Calls = ()
     while True:
-        op = indices.op
-        if op.type in ("Reshape", "Identity", "Cast"):
-            indices = op.inputs[0]
-        elif op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            calls.append((op, function_graph(op.graph, op.get_attr("f").name)))
-            indices = calls[-1][1].outputs[indices.value_index]
-        elif op.type == "Placeholder" and calls:
-            call, graph = calls.pop()
-            indices = call.inputs[[t.op for t in graph.inputs].index(op)]
+        if (found := _through_call(indices, calls)) is not None:
+            indices, calls = found
+        elif indices.op.type in ("Reshape", "Identity", "Cast"):
+            indices = indices.op.inputs[0]
         else:
-            return bool(op.type.startswith("Unique") and indices.value_index == 0 and indices.shape.rank == 1)
+            return bool(indices.op.type.startswith("Unique") and indices.value_index == 0 and indices.shape.rank == 1)
+
+
+def _through_call(tensor: Tensor, calls: _Calls) -> tuple[Tensor, _Calls] | None:
+    """Return what a call returns as `tensor`, or gives as this argument, in its calls; None for another tensor."""
+    op = tensor.op
+    if op.type in _CALLS:
+        graph = function_graph(op.graph, op.get_attr("f").name)
+        return graph.outputs[tensor.value_index], (*calls, (op, graph))
+    if op.type == "Placeholder" and calls:
+        call, graph = calls[-1]
+        return call.inputs[[t.op for t in graph.inputs].index(op)], calls[:-1]
+    return None
 
 
 def is_alike(indices: Tensor) -> bool:
@@ -105,33 +111,23 @@ def _sources(tensor: Tensor, calls: _Calls) -> list[tuple[Tensor, _Calls]] | Non
     They may have others of the batch, of variables such as the states of random number generators, and of random
     numbers.
     """
+    if (found := _through_call(tensor, calls)) is not None:
+        return [found]
     op = tensor.op
-    if op.type in _CALLS:
-        graph = _called_graph(op.graph, op.get_attr("f").name)
-        return [(graph.outputs[tensor.value_index], (*calls, (op, graph)))]
     if op.type == "Placeholder":
-        return _given(tensor, calls)
+        return _captured(tensor)
     if op.op_def.is_stateful or op.type.startswith("Stateless") or any(t.dtype == tf.resource for t in op.inputs):
         return None
     return [(t, calls) for t in op.inputs]
 
 
-def _given(tensor: Tensor, calls: _Calls) -> list[tuple[Tensor, _Calls]] | None:
-    """Return what a call, or the graph around a function, gives an argument; None for one of the step."""
-    op = tensor.op
-    if calls:
-        call, graph = calls[-1]
-        return [(call.inputs[[t.op for t in graph.inputs].index(op)], calls[:-1])]
-    captures = getattr(op.graph, "captures", ())
-    outer = next((given for given, inner in captures if inner is tensor), None)
+def _captured(argument: Tensor) -> list[tuple[Tensor, _Calls]] | None:
+    """Return what an argument is in the graph around its function, [] for a constant; None for one of the step."""
+    captures = getattr(argument.op.graph, "captures", ())
+    outer = next((given for given, inner in captures if inner is argument), None)
     if outer is None:
         return None
     return [] if hasattr(outer, "numpy") else [(outer, ())]
-
-
-@functools.lru_cache(maxsize=100)
-def _called_graph(graph: Any, name: str) -> Any:
-    return function_graph(graph, name)  # one with a definition only is made anew for each call
 
 
 def _is_later_length(tensor: Tensor, calls: _Calls) -> bool:
@@ -159,21 +155,18 @@ def _is_of_batch(tensor: Tensor, calls: _Calls) -> bool:
     """Return whether a tensor is an argument of the step, or a lookup of one's values, with the argument's axes."""
     while True:
         op = tensor.op
-        if op.type in _SAME_ROWS:
+        if (found := _through_call(tensor, calls)) is not None:
+            tensor, calls = found
+        elif op.type in _SAME_ROWS:
             tensor = op.inputs[0]
         elif op.type in ("ResourceGather", "GatherV2") and op.get_attr("batch_dims") == 0:
             if op.type == "GatherV2" and tf.get_static_value(op.inputs[2]) != 0:
                 return False
             tensor = op.inputs[1]
-        elif op.type in _CALLS:
-            graph = _called_graph(op.graph, op.get_attr("f").name)
-            tensor, calls = graph.outputs[tensor.value_index], (*calls, (op, graph))
         elif op.type == "Placeholder":
-            found = _given(tensor, calls)
-            if found is None:
-                return True
-            if not found:
-                return False
-            tensor, calls = found[0]
+            outer = _captured(tensor)
+            if not outer:
+                return outer is None
+            tensor, calls = outer[0]
         else:
             return False

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from client_shim.changed_objects import refuse_changed_between_fits
+from client_shim.changed_objects import refuse_changed_between_fits, step_code
 from fdt.errors import NeedsReplica
 from fdt.keras import flavor_of
 
@@ -29,7 +29,8 @@ def compiled(keras, model=None):
 
 
 def fits(model, traced):
-    refuse_changed_between_fits(traced, SimpleNamespace(model=model, flavor=flavor_of(model)))
+    call = SimpleNamespace(model=model, flavor=flavor_of(model))
+    refuse_changed_between_fits(traced, call, step_code(call))
 
 
 def freeze(keras, model):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from client_shim.changed_objects import refuse_changed_between_fits
+from client_shim.changed_objects import refuse_changed_between_fits, step_code
 from client_shim.not_sent import refuse_not_sent
 from fdt.errors import NeedsReplica
 from fdt.keras import flavor_of
@@ -28,7 +28,8 @@ def model_of(keras, *layers, loss="mse", optimizer="sgd"):
 
 
 def refuse(model, x=X):
-    refuse_not_sent(SimpleNamespace(model=model, flavor=flavor_of(model), arguments={"x": x}))
+    call = SimpleNamespace(model=model, flavor=flavor_of(model), arguments={"x": x})
+    refuse_not_sent(call, step_code(call))
 
 
 def refused(words, model, x=X):
@@ -95,13 +96,30 @@ def test_random_numbers_of_python_or_numpy_in_traced_code(keras):
     refuse(model_of(keras, Shaken(lambda: 1.0), loss=by_tensorflow))
 
 
+def batches(by):
+    while True:
+        yield X, by(X)
+
+
+def mapped(by):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).map(lambda x, y: (x, by(x)))
+
+
+class Agent:
+    def __init__(self, by):
+        self.by = by
+
+    def episodes(self):
+        while True:
+            yield from self.episode()
+
+    def episode(self):
+        yield X, self.by(X)
+
+
 @FLAVORS
 def test_training_data_that_are_computed_from_the_trained_weights(keras):
     model, teacher = model_of(keras), model_of(keras)
-
-    def batches(by):
-        while True:
-            yield X, by(X)
 
     class Batches(keras.utils.Sequence if keras is tf_keras else keras.utils.PyDataset):
         def __init__(self, by):
@@ -121,24 +139,17 @@ def test_training_data_that_are_computed_from_the_trained_weights(keras):
         def on_epoch_end(self):
             self.by(X)
 
-    class Agent:
-        def __init__(self, by):
-            self.by = by
-
-        def episodes(self):
-            while True:
-                yield from self.episode()
-
-        def episode(self):
-            yield X, self.by(X)
-
-    def mapped(by):
-        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).map(lambda x, y: (x, by(x)))
-
     for make, words in ((batches, "the generator batches"), (Batches, "Batches"), (mapped, "a map of the dataset")):
         refused(f"{words}.* computes training data from the weights in training", model, make(model))
         refuse(model, make(teacher))
     refuse(model, Mined(model))
+
+
+@FLAVORS
+def test_training_data_that_other_code_computes_from_the_trained_weights(keras):
+    model, teacher = model_of(keras), model_of(keras)
+    made, agent = batches(model), Agent(model)
+    by_python = tf.data.Dataset.from_tensor_slices(X).map(lambda x: tf.py_function(lambda x: model(x), [x], tf.float32))
 
     def around():
         yield from batches(model)
@@ -146,10 +157,6 @@ def test_training_data_that_are_computed_from_the_trained_weights(keras):
     def inner():
         for number, batch in enumerate(made):
             yield (*batch, number)
-
-    made = batches(model)
-    agent = Agent(model)
-    by_python = tf.data.Dataset.from_tensor_slices(X).map(lambda x: tf.py_function(lambda x: model(x), [x], tf.float32))
 
     def sampled():
         while True:
@@ -159,7 +166,7 @@ def test_training_data_that_are_computed_from_the_trained_weights(keras):
     refused("the generator inner computes", model, inner())
     refused("the generator sampled computes", model, sampled())
     refused("a map of the dataset computes", model, by_python)
-    refused("the generator episodes computes training data", model, Agent(model).episodes())
+    refused("the generator episodes computes training data", model, agent.episodes())
     refuse(model, Agent(teacher).episodes())
 
 
@@ -206,7 +213,8 @@ def test_objects_that_answer_for_every_attribute_are_not_asked(keras):
     model = model_of(keras, loss=loss)
     for data in (X, {"x": X}, AttrDict(x=X), PROXY, batches(), [X, Y], None):
         refuse(model, data)
-    refuse_changed_between_fits(weakref.WeakKeyDictionary(), SimpleNamespace(model=model, flavor=flavor_of(model)))
+    call = SimpleNamespace(model=model, flavor=flavor_of(model))
+    refuse_changed_between_fits(weakref.WeakKeyDictionary(), call, step_code(call))
 
 
 def test_a_model_under_a_strategy_of_one_device():

@@ -1,4 +1,4 @@
-"""issue: a tf.function of a model that a tape differentiates, called without a tape for validation; weights by hand"""
+"""issue: a tf.function of a model that a tape differentiates, called without a tape for validation; no optimizer"""
 
 import numpy as np
 import tensorflow as tf

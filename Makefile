@@ -65,10 +65,12 @@ demo: setup
 
 # Three modules at a time on two cores: tests that start processes often wait for one of them. The longest come first
 # (tests/conftest.py). Some tests need the cores to themselves.
+# A worker that dies ends the run: xdist's loadscope waits without end once it has replaced one.
 # The modules are compiled first: where PYTHONDONTWRITEBYTECODE is set, each of hundreds of processes would do it.
 test: setup
 	@$(BIN)/python -m compileall -q client_shim fdt frontends hfdt nfdt replica
-	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m 'not exclusive and not slurm' $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --max-worker-restart 0 --dist loadscope --no-loadscope-reorder \
+	    -m 'not exclusive and not slurm' $(ARGS)
 	@$(BIN)/python -m pytest -m exclusive $$(grep -rl mark.exclusive tests --include='test_*.py') $(ARGS) || [ $$? -eq 5 ]  # ARGS chose none
 
 # Three Slurm nodes and a login host in namespaces of this machine: needs root, and Debian's slurm packages.

@@ -90,7 +90,7 @@ class Keras3:
     def build(self, model: Model, spec: Any) -> None:
         dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec) if each is not None)
         if dense and is_of_keras(self, model, "train_step"):  # Keras takes sparse tensors for dense ones here
-            rows = _fixed_batch(model) or 2
+            rows = _fixed_batch(model, spec) or 2
             model._symbolic_build(data_batch=tf.nest.map_structure(lambda each: _with_batch(each, rows), spec))
         else:
             trace_step(model.train_step, spec)
@@ -134,10 +134,11 @@ class Keras3:
         return attribute(optimizer, "apply", replaced)
 
 
-def _fixed_batch(model: Model) -> int | None:
-    """Return the batch size that the model's inputs fix, as a stateful RNN asks for; None if they fix none."""
-    inputs = getattr(getattr(model, "_functional", model), "_inputs", None) or []
-    return next((each.shape[0] for each in inputs if len(each.shape) and each.shape[0]), None)
+def _fixed_batch(model: Model, spec: Any) -> int | None:
+    """Return the batch size that the model's inputs fix, as a stateful RNN asks for, or the data; None if none does."""
+    given = [*(getattr(getattr(model, "_functional", model), "_inputs", None) or []), *tf.nest.flatten(spec)]
+    shapes = [tf.TensorShape(each.shape) for each in given if each is not None]
+    return next((shape[0] for shape in shapes if shape.rank and shape[0]), None)
 
 
 def _with_batch(spec: Any, rows: int) -> Any:

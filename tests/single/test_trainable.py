@@ -155,6 +155,16 @@ def test_variables_that_the_code_refers_to_are_a_part_of_the_state(name: str, bl
     assert there.model.evaluate(tf.zeros((2, 3)), tf.zeros((2, 1)), verbose=0) == pytest.approx(7.0)
 
 
+@pytest.mark.parametrize("name", ["keras", "tf_keras"])
+@pytest.mark.parametrize("rows", [(None, 4), (4, None), (4, 4)])
+def test_a_model_is_built_where_some_of_its_data_have_a_static_batch(name: str, rows: tuple[int | None, ...]) -> None:
+    keras = importlib.import_module(name)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    named(name).build(model, (tf.TensorSpec([rows[0], 3]), tf.TensorSpec([rows[1], 1])))
+    assert [tuple(weight.shape) for weight in model.weights] == [(3, 1), (1,)]
+
+
 def test_the_tensorflow_variable_of_a_weight_is_still_that_of_the_weight(blobs: LocalBlobs) -> None:
     import keras
 

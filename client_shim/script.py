@@ -54,20 +54,22 @@ def run_script(
     """
     if script in _INSTEAD:
         return _INSTEAD[script]()
-    named = module_of(script)
+    named, process, code = module_of(script), os.getpid(), 0
     codes = _compile(script, rewrite) if named is None else ()
     module = _main_module(os.path.abspath(script)) if named is None else ModuleType("__main__")
     with _standing_in(module, [_argv0(script, name), *argv], _first_folder(script)):
         try:
-            for code in codes if named is None else _code_of_module(named, module, rewrite):
-                _execute(code, module.__dict__)
-        except (UserError, Ended):
-            raise
+            for part in codes if named is None else _code_of_module(named, module, rewrite):
+                _execute(part, module.__dict__)
         except BaseException as error:
-            return _ended_by(error, script, died)
+            if isinstance(error, (UserError, Ended)) and os.getpid() == process:
+                raise
+            code = _ended_by(error, script, died if os.getpid() == process else lambda error: None)
         finally:
             _flush()
-    return 0
+            if os.getpid() != process:  # a child that the script forked: the run, its members and files are not its own
+                os._exit(code)
+    return code
 
 
 def _ended_by(error: BaseException, script: str, died: Callable[[BaseException], object]) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from fdt import rpc
 from fdt.security import without_links
 
 if TYPE_CHECKING:
@@ -151,9 +152,8 @@ _CHATTER = re.compile(
 
 
 def variables() -> dict[str, str]:
-    """Return environment variables that silence TensorFlow and gRPC; values that the user has set remain."""
-    wanted = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
-    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+    """Return environment variables that silence TensorFlow and set up gRPC; values that the user has set remain."""
+    return {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **rpc.settings()}
 
 
 @contextlib.contextmanager

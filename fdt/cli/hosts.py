@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fdt import rpc
 from fdt.cli.options import DIRECTORY, FILE, Address, CountType, tls_options, together, token_option
 from fdt.cli.program import Command, option
 from fdt.errors import UsageError
@@ -206,7 +207,7 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
     """Return the endpoint of a run's options; FDT_TOKEN is removed from the environment. Raises UsageError."""
     if given["join_at"] is None:
         return None
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # hides gRPC's messages about foreign handshakes
+    rpc.set_up()  # without its messages about foreign handshakes
     from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
     from fdt.service.client import identity
     from fdt.supervise.joining import JoinEndpoint
@@ -243,7 +244,7 @@ def join_credentials(engine: str, address: str, given: Mapping[str, Any]) -> "tu
     """Return the token and the certificate of the command `join` for the run at `address`. Raises UsageError."""
     from fdt.service.client import identity, take_token
 
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    rpc.set_up()
     if address.startswith("unix:"):
         raise UsageError(f"the address must be HOST:PORT, as the run printed it. Received: {address}")
     ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from fdt import rpc
 from fdt.cli import RunRequest, file_of
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import COMMAND, TYPED
+from fdt.environment import quiet_import
 from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UsageError, UserError
 from fdt.security import check_directory
 from fdt.signals import GRACE_S, Ended
@@ -117,10 +119,9 @@ def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> 
         run_script: Runs the script with a client and reporters; returns its exit code.
     """
     from fdt.cli import detach
-    from fdt.environment import quiet_import
 
     request, noted = detach.taken(request)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    rpc.set_up()
     with log_directory(request.engine, request.log_dir, resumed=request.resumed) as logs:
         with _connected(request, make_engine, logs.directory) as client, quiet_import():
             return _run_script(request, client, run_script, logs, noted)
@@ -129,7 +130,6 @@ def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> 
 def run_replicas(request: RunRequest, workers: int, run_script: RunReplicas) -> int:
     """Run a script that every rank runs, without an engine; return its exit code."""
     from fdt.cli import detach
-    from fdt.environment import quiet_import
 
     request, noted = detach.taken(request)
     with log_directory(request.engine, request.log_dir) as logs, quiet_import():

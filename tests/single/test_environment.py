@@ -67,3 +67,26 @@ def test_ranks_without_mpi_are_told_how_many_they_are_now(monkeypatch, tmp_path)
     monkeypatch.setattr(LocalLauncher, "start", lambda self, task: told.update(self._rank_env(1)))
     launchers.choose_launcher("gloo", tmp_path, 3).start(Task("worker", ("python",), 2))
     assert (told["HOROVOD_SIZE"], told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == ("2", "2")
+
+
+FORKS = """
+import subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+from fdt import rpc
+rpc.set_up()
+import grpc
+server = grpc.server(ThreadPoolExecutor(1))
+channel = grpc.insecure_channel(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+server.start()
+grpc.channel_ready_future(channel).result(60)
+ends = [subprocess.Popen(["true"], preexec_fn=lambda: None).wait() for _ in range(300)]
+print({code: ends.count(code) for code in ends})
+channel.close()
+server.stop(None).wait()
+"""
+
+
+def test_processes_that_a_script_forks_do_not_end_by_grpcs_threads():
+    """In a child that `subprocess` forks for a `preexec_fn`, gRPC's threads met closed descriptors: SIGABRT."""
+    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.stdout, ran.stderr) == ("{0: 300}\n", "")

@@ -121,6 +121,34 @@ if __name__ == "__main__":
     subprocess.run([sys.executable, "-c", command, path], check=True, timeout=100, cwd=Path(__file__).parents[2])
 
 
+FORKS = """
+import os, sys
+for way in ("end", "exit", "raise", "signal"):
+    child = os.fork()
+    if child:
+        print(way, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    elif way == "exit":
+        sys.exit(3)
+    elif way == "raise":
+        raise ValueError("on purpose")
+    elif way == "signal":
+        import signal
+        from fdt.signals import Ended
+        raise Ended(signal.SIGTERM)
+    else:
+        break
+"""
+
+
+def test_a_child_that_it_forks_ends_at_the_scripts_end(tmp_path: Path) -> None:
+    """It would end the run, its members and its files, which are its parent's."""
+    code = "import sys; from client_shim.script import run_script; run_script(sys.argv[1], []); print('the run ends')"
+    argv = [sys.executable, "-c", code, script(tmp_path, FORKS)]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.splitlines() == ["end 0", "exit 3", "raise 1", "signal 143", "the run ends"]
+    assert ran.stderr.splitlines()[-1] == "ValueError: on purpose"
+
+
 def test_a_script_that_never_trains_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     screen = Screen("hfdt", adds_steps=False)
     assert client_shim.run(script(tmp_path, "print('done')"), [], ENGINE, reporters=screen) == 0

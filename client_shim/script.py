@@ -66,9 +66,7 @@ def run_script(
                 raise
             code = _ended_by(error, script, died if os.getpid() == process else lambda error: None)
         finally:
-            _flush()
-            if os.getpid() != process:  # a child that the script forked: the run, its members and files are not its own
-                os._exit(code)
+            _leave(process, code)
     return code
 
 
@@ -230,7 +228,10 @@ def _stripped(traceback: TracebackType | None) -> TracebackType | None:
     return rebuilt
 
 
-def _flush() -> None:
+def _leave(process: int, code: int) -> None:
+    """Flush the streams. End a child that the script of `process` forked: the run is not its own."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    if os.getpid() != process:
+        os._exit(code)

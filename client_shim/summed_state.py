@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from client_shim.script_code import described, of_library, with_inner
 from fdt.errors import UserError
-from fdt.keras.variables import assignments, call_converted, tensor_variable
+from fdt.keras.variables import assign, assignments, call_converted, tensor_variable
 from fdt.typing import Model, Tensor
 
 _UNKNOWN, _DEPENDS, _BEGUN = 0, -1, 1 << 62  # verdicts; others have _BEGUN and a bit for each examined variable
@@ -118,7 +118,7 @@ def _examine(
     """
 
     def after(state: Sequence[Tensor]) -> list[Tensor]:
-        _assign(variables, state)
+        assign(variables, state)
         run()
         return [tf.identity(v) for v in variables]
 
@@ -134,7 +134,7 @@ def _examine(
             depends[i] |= tf.reduce_any(start[i]) | (alone[i] & tf.reduce_any(moved[i] != end[i]))
     same = _same_result(result, variables, start, once, twice)
     depends = [d & ~(same & small) for d, small in zip(depends, _compensating(start, once, twice), strict=True)]
-    _assign([*variables, *others], [*once, *kept])
+    assign([*variables, *others], [*once, *kept])
     return depends, tf.reduce_all([tf.reduce_all(tf.math.is_finite(tf.cast(b, tf.float64))) for b in once])
 
 
@@ -161,7 +161,7 @@ def _same_result(
     """Return whether the metric's result is the same after two updates and after the sum of their changes."""
 
     def of(state: Sequence[Tensor]) -> list[Tensor]:
-        _assign(variables, state)
+        assign(variables, state)
         return [tf.cast(number, tf.float64) for number in tf.nest.flatten(result())]
 
     if sum(v.dtype.is_floating for v in variables) < 2:  # no variable compensates for the rounding of another
@@ -190,8 +190,3 @@ def _depends(start: Tensor, once: Tensor, twice: Tensor, once_again: Tensor, twi
     differ = ~close(b - a, c - b) & close(b, b_again) & close(c, c_again)
     # A sum stays infinite or NaN once it is; a maximum begins at minus infinity.
     return tf.reduce_all(tf.math.is_finite(b)) & (~tf.reduce_all(tf.math.is_finite(a)) | differ)
-
-
-def _assign(variables: Sequence[tf.Variable], values: Sequence[Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)

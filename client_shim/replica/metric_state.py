@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from client_shim.script_code import of_library
 from client_shim.summed_state import SummedState
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import assign, tensor_variable
 
 Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each tensor summed over ranks
 
@@ -117,10 +117,10 @@ class Metrics:
         mine = [tf.identity(v) for v in variables]
         self._adding = True
         try:
-            _load(variables, state)
+            assign(variables, state)
             result = compute()
             result = tf.nest.map_structure(lambda r: tf.identity(r) if tf.is_tensor(r) else r, result)
-            _load(variables, mine)
+            assign(variables, mine)
         finally:
             self._adding = False
         return result
@@ -171,8 +171,3 @@ def _left(metric: Any) -> list[Any] | None:
         return None
     last: list[Any] | None = metric.__dict__["_fdt_last"]
     return last if last is not None and len(last) == len(metric.variables) else None
-
-
-def _load(variables: list[Any], values: list[Any]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)

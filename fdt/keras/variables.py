@@ -38,6 +38,12 @@ def tensor_variable(variable: Any) -> tf.Variable:
     return variable
 
 
+def assign(variables: Iterable[Any], values: Iterable[Any]) -> None:
+    """Assign each value to its variable."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
 @contextlib.contextmanager
 def assignments() -> Iterator[Counter[Any]]:
     """Yield the number of assignments within the context, traced or executed, by the `ref()` of the tf.Variable."""

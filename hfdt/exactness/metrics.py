@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt import compat
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import assign, tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Array, Tensor, Variable
 from hfdt.worker import step_context as steps
@@ -130,8 +130,7 @@ class MetricTotals:
             self.load(mine)
 
     def load(self, values: list[Tensor]) -> None:
-        for variable, value in zip(self._variables, values, strict=True):
-            variable.assign(value)
+        assign(self._variables, values)
 
     def _read(self) -> list[Tensor]:
         return [tf.identity(v) for v in self._variables]

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras import unique
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import assign, tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.exactness.gradient_pass import is_numeric
@@ -80,8 +80,7 @@ class Untouched:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        for variable, value in zip(self._variables, self._before, strict=True):
-            variable.assign(value)
+        assign(self._variables, self._before)
 
 
 def _differ(first: Tensor, second: Tensor) -> Tensor:

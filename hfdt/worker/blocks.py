@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from fdt.data import source
 from fdt.errors import CaptureError, UserError
-from fdt.keras.variables import call_converted, shifted_seed, tensor_variable
+from fdt.keras.variables import assign, call_converted, shifted_seed, tensor_variable
 from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
 from hfdt.collectives import Comm, MulticastTransport
@@ -126,7 +126,7 @@ class Blocks:
         for number, owners in enumerate(self.plan.owners):
             if self._comm.rank not in owners:
                 continue
-            _assign(self._terms.averaged.values(), before)
+            assign(self._terms.averaged.values(), before)
             between = self._ends[number], self._ends[number + 1], self._ends[-1]
             own[number], logs, samples = self._one(train_step, batch, number, between, seeds, owners)
             parts.append((logs, samples))
@@ -153,7 +153,7 @@ class Blocks:
         owners: tuple[int, ...],
     ) -> tuple[Any, Any, int]:
         rows, share = source.cut_between(batch, *between)
-        _assign(self._seeds, [shifted_seed(seed, number) for seed in seeds])
+        assign(self._seeds, [shifted_seed(seed, number) for seed in seeds])
         counts = owners[number % len(owners)] == self._comm.rank  # a block's samples count in one rank's metrics only
         self._train_step = train_step
         vector, logs = self._block(rows, share, tf.constant(counts))
@@ -183,7 +183,7 @@ class Blocks:
     def _finish_seeds(self, before: list[Tensor]) -> None:
         """Set the seeds independently of which blocks this rank computed: every block has drawn equally often."""
         last = max(b for b, owners in enumerate(self.plan.owners) if self._comm.rank in owners)
-        _assign(self._seeds, [v - shifted_seed(seed, last) + seed for v, seed in zip(self._seeds, before, strict=True)])
+        assign(self._seeds, [v - shifted_seed(seed, last) + seed for v, seed in zip(self._seeds, before, strict=True)])
 
     # -- the sum -------------------------------------------------------------------------------------------------------
     def _apply_sum(self, total: Tensor) -> None:
@@ -251,7 +251,7 @@ class Blocks:
             began = time.perf_counter()
             self._one(train_step, batch, rank, (rank, rank + 1, self._comm.size), seeds, (0,))
         seconds = time.perf_counter() - began
-        _assign(variables, kept)
+        assign(variables, kept)
         return seconds
 
     def _word_s(self) -> float:
@@ -281,11 +281,6 @@ class Blocks:
     @property
     def sent_bytes(self) -> int:
         return self._transport.sent_bytes
-
-
-def _assign(variables: Any, values: Sequence[Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
 
 
 def _never(own: Any, transport: Any) -> Any:

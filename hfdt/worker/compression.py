@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.errors import UserError
-from fdt.keras.variables import is_loss_scaled
+from fdt.keras.variables import assign, is_loss_scaled
 from fdt.ops import all_finite
 from fdt.typing import Tensor, Variable
 from hfdt import compressors
@@ -60,8 +60,7 @@ class GradientCompression:
     def restart(self) -> None:
         """Give all state its first values."""
         for variables, first in self._states.values():
-            for variable, value in zip(variables, first, strict=True):
-                variable.assign(value)
+            assign(variables, first)
 
     def _variables(self, key: Hashable, shapes: Sequence[Shape]) -> list[Variable]:
         if key not in self._states:

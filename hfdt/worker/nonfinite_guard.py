@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.errors import UserError
-from fdt.keras.variables import is_loss_scaled, tensor_variable
+from fdt.keras.variables import assign, is_loss_scaled, tensor_variable
 from fdt.ops import all_finite
 from fdt.typing import Tensor, Variable
 from hfdt.worker.exchange import Apply
@@ -51,8 +51,7 @@ class Guard:
         yield
 
         def undo() -> Tensor:
-            for variable, value in zip(self._changed, before, strict=True):
-                variable.assign(value)
+            assign(self._changed, before)
             self._counted.assign(tf.concat([[samples], self._counted[1:]], 0))
             return tf.constant(0)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import assign, tensor_variable
 from fdt.ops import nbytes
 from fdt.report import quantity
 from fdt.typing import Dataset, Tensor, Variable
@@ -172,10 +172,8 @@ class Rounds:
         return task
 
     def _take(self, task: LocalProblem) -> None:
-        for variable, value in zip(self._linear, task.linear, strict=True):
-            variable.assign(value)
-        for variable, value in zip(self._first, self._round, strict=True):
-            variable.assign(value)
+        assign(self._linear, task.linear)
+        assign(self._first, self._round)
         self._mu.assign(task.mu)
 
     def _end(self, data: Open | None) -> None:

@@ -17,7 +17,7 @@ all arguments are immutable snapshots; `params` is a list of arrays, one per tra
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nfdt.tree import Array, Tree
@@ -112,6 +112,16 @@ def no_worker_waits(shared: State, mine: State, worker: int) -> State:
 def no_worker_counts(shared: State, worker: int) -> State:
     """Return `shared` unchanged: the default of `join`."""
     return shared
+
+
+def without_member(shared: State, mine: State, worker: int) -> State:
+    """Return `shared` without the worker among its `members`: the `leave` of algorithms that wait for members."""
+    return replace(shared, members=shared.members - {worker})
+
+
+def with_member(shared: State, worker: int) -> State:
+    """Return `shared` with the worker among its `members`: the `join` of algorithms that wait for members."""
+    return replace(shared, members=shared.members | {worker})
 
 
 def nothing_held(shared: State, params: Tree) -> tuple[AlgorithmUpdate | None, State]:

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require, with_member
 from nfdt.algorithms.ssgd import RoundMean
 from nfdt.tree import Array, Tree, look_ahead, maximum, running_square, with_momentum, zeros, zip_map
 
@@ -99,7 +99,7 @@ def rule(
     require(rate in ("own", "equal"), "group_sync", "rate must be own or equal", rate=rate)
 
     run = _GroupSync(groups, ratio, warm_up, momentum, rate)
-    hooks = (run.init, run.pull, run.push, _leave, _join, run.flush)
+    hooks = (run.init, run.pull, run.push, _leave, with_member, run.flush)
     return AsyncAlgorithm(*hooks, waits=True, own_momentum=lambda now: now.momenta is not None, note=NOTE)
 
 
@@ -160,10 +160,6 @@ def _leave(now: Shared, mine: State, worker: int) -> Shared:
     if _members(now, group) - held.arrived:
         return now
     return replace(now, held={**now.held, group: replace(held, arrived=frozenset())})
-
-
-def _join(now: Shared, worker: int) -> Shared:
-    return replace(now, members=now.members | {worker})
 
 
 def groups_by_speed(seconds: Mapping[int, float], ratio: float, count: int = 0) -> dict[int, int]:

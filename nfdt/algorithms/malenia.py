@@ -14,7 +14,7 @@ epoch.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require, with_member, without_member
 from nfdt.algorithms.ssgd import RoundMean
 from nfdt.tree import Array, Tree, averaged
 
@@ -66,15 +66,7 @@ def rule(s: int = 0) -> AsyncAlgorithm:
         update = AlgorithmUpdate(mean_of_means(now.means)) if now.means else None
         return update, Collected(now.members, now.number + 1)
 
-    return AsyncAlgorithm(init, pull, push, _leave, _join, flush, holds=True, note=NOTE)
-
-
-def _leave(now: Collected, mine: State, worker: int) -> Collected:
-    return replace(now, members=now.members - {worker})
-
-
-def _join(now: Collected, worker: int) -> Collected:
-    return replace(now, members=now.members | {worker})
+    return AsyncAlgorithm(init, pull, push, without_member, with_member, flush, holds=True, note=NOTE)
 
 
 def mean_of_means(means: Mapping[int, RoundMean]) -> list[Array]:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, with_member
 from nfdt.algorithms.malenia import mean_of_means
 from nfdt.algorithms.ssgd import RoundMean
 from nfdt.tree import Array, Tree
@@ -64,7 +64,7 @@ class Mine(NamedTuple):
 
 def rule() -> AsyncAlgorithm:
     """Return Ringleader ASGD. It has no parameters."""
-    return AsyncAlgorithm(_init, _pull, _push, _leave, _join, _flush, holds=True, note=NOTE)
+    return AsyncAlgorithm(_init, _pull, _push, _leave, with_member, _flush, holds=True, note=NOTE)
 
 
 def _init(params: Tree, workers: int) -> tuple[GradientTable, Mine]:
@@ -94,10 +94,6 @@ def _push(
 def _leave(now: GradientTable, mine: Mine, worker: int) -> GradientTable:
     now = replace(now, members=now.members - {worker})
     return now.served(worker) if worker in now.waiting else now
-
-
-def _join(now: GradientTable, worker: int) -> GradientTable:
-    return replace(now, members=now.members | {worker})
 
 
 def _flush(now: GradientTable, params: Tree) -> tuple[AlgorithmUpdate | None, GradientTable]:

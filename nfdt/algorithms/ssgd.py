@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, with_member, without_member
 from nfdt.tree import Array, Tree, averaged
 
 Mean = TypeVar("Mean", bound="RoundMean")
@@ -76,17 +76,11 @@ def rounds(complete: Callable[[Round], bool], note: str, *, waits: bool = True) 
         now = replace(now, pushed=now.pushed.averaged(RoundMean.of(push)))
         return (*flush(now, params), pulled_in) if complete(now) else (None, now, pulled_in)
 
-    def leave(now: Round, mine: State, worker: int) -> Round:
-        return replace(now, members=now.members - {worker})
-
-    def join(now: Round, worker: int) -> Round:
-        return replace(now, members=now.members | {worker})
-
     def flush(now: Round, params: Tree) -> tuple[AlgorithmUpdate | None, Round]:
         mean = now.pushed.mean
         return (None if mean is None else AlgorithmUpdate(mean)), Round(now.members, now.number + 1)
 
-    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=waits, holds=True, note=note)
+    return AsyncAlgorithm(init, pull, push, without_member, with_member, flush, waits=waits, holds=True, note=note)
 
 
 def rule() -> AsyncAlgorithm:

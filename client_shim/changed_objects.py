@@ -17,7 +17,7 @@ import numpy as np
 from client_shim.call import FitCall
 from client_shim.capture.program import digest_of
 from client_shim.replica.steps import where
-from client_shim.script_code import described, of_library, script_code, script_objects, script_parts
+from client_shim.script_code import described, of_library, script_objects, script_parts, update_objects
 from client_shim.script_reads import Reads, step_reads
 from fdt.errors import REMEDY, CaptureError, NeedsReplica
 
@@ -42,7 +42,8 @@ def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> Non
         return
     forced = _functions_eager()  # on this machine: workers trace the step
     cause = "tf.config.run_functions_eagerly is on" if forced else "the model runs eagerly"
-    parts, updates, own = script_parts(call.model), _update_parts(call), _of_script(call.callbacks)
+    parts, own = script_parts(call.model), _of_script(call.callbacks)
+    updates = [described(each) for each in update_objects(call.flavor, call.model)]
     if own and (parts or updates):
         _refuse(f"{cause}, so each step reads objects that the callback {own[0]} may change", trained)
     run = [*parts, *updates] if forced else parts
@@ -61,20 +62,9 @@ def _functions_eager() -> bool:
     return bool(tf.config.functions_run_eagerly())
 
 
-def _update_parts(call: FitCall) -> list[str]:
-    """Return the script's code that updates variables, such as that of a learning rate's schedule."""
-    return [described(each) for each in update_objects(call)]
-
-
-def update_objects(call: FitCall) -> list[Any]:
-    """Return the objects that run code of the script in an update: optimizers, schedules of learning rates."""
-    optimizers = [getattr(each, "inner_optimizer", each) for each in call.flavor.optimizers(call.model)]
-    return [*(each for each in optimizers if not of_library(each)), *script_code(map(vars, optimizers))]
-
-
 def step_code(call: FitCall) -> list[tuple[Any, Reads]]:
     """Return the objects that run code of the script in a step, each with what its code reads."""
-    return [(obj, step_reads(obj)) for obj in (*script_objects(call.model), *update_objects(call))]
+    return [(obj, step_reads(obj)) for obj in (*script_objects(call.model), *update_objects(call.flavor, call.model))]
 
 
 def refuse_changed(call: FitCall, digest: str, when: str, *, trained: bool) -> None:

@@ -10,6 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from client_shim.replica.steps import of_script
+from fdt.keras import Flavor
 
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins", "functools")
 _FUNCTIONS = (FunctionType, MethodType)
@@ -36,6 +37,12 @@ def script_objects(model: Any) -> list[Any]:
 def script_code(held: Iterable[Any]) -> list[Any]:
     """Return the script's functions and callable objects among objects, and in those that they hold."""
     return [each for each in held_by(held) if _of_script(each)]
+
+
+def update_objects(flavor: Flavor, model: Any) -> list[Any]:
+    """Return the objects that run code of the script in an update: optimizers, schedules of learning rates."""
+    optimizers = [getattr(each, "inner_optimizer", each) for each in flavor.optimizers(model)]
+    return [*(each for each in optimizers if not of_library(each)), *script_code(map(vars, optimizers))]
 
 
 def with_inner(metrics: Iterable[Any]) -> list[Any]:

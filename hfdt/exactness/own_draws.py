@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from client_shim.script_code import of_library, script_code
-from fdt.keras.variables import inner_optimizer, tensor_variable
+from client_shim.script_code import update_objects
+from fdt.keras.variables import tensor_variable
 from hfdt.exactness.fixed_draws import STATELESS, alike_on_ranks, any_rows, handles
 from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.row_dependence import line_of_script
@@ -32,8 +32,7 @@ def own_draws(trainable: Any, found: GradientPass) -> list[str]:
     gradients = tf.nest.flatten(found.traced.structured_outputs[0], expand_composites=True)
     drawn = list(_added(step, sum(each is not None for each in gradients)))
     drawn += _assigned(step, seeds | handles(trainable.metrics), line_of_script)
-    optimizers = [inner_optimizer(each) for each in trainable.flavor.optimizers(trainable.model)]
-    if any(not of_library(each) or script_code([vars(each)]) for each in optimizers):
+    if update_objects(trainable.flavor, trainable.model):
         drawn += _assigned(_Traced.of(_updates(found), alike), seeds, lambda _: "an optimizer")
     return list(dict.fromkeys(drawn))
 

@@ -15,7 +15,7 @@ from fdt.keras.variables import tensor_variable
 from hfdt.exactness.fixed_draws import STATELESS, alike_on_ranks, any_rows, handles
 from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.row_dependence import line_of_script
-from replica.graph.flatten import RANDOM, Flat, GraphNode, flatten, function_graph, functions_of, written_by
+from replica.graph.flatten import RANDOM, Flat, flatten, function_graph, functions_of, written_by
 
 _KEYS = "StatelessRandomGet"  # operations that make a key and a counter of a seed, which draws take
 
@@ -61,7 +61,7 @@ class _Traced(NamedTuple):
 def _added(traced: _Traced, gradients: int) -> Iterator[str]:
     """Yield the draws that the script's code adds to the first `gradients` outputs, behind backpropagation."""
     nodes, outputs = traced.flat.nodes, [number for number, _ in traced.flat.outputs[:gradients]]
-    for number in sorted(_reached(traced.flat, outputs, lambda node: bool(line_of_script(node.op)))):
+    for number in sorted(traced.flat.behind(outputs, lambda node: bool(line_of_script(node.op)))):
         if op := traced.draws.get(number):
             yield f"{op.type} at {line_of_script(op) or line_of_script(nodes[number].op)}"
 
@@ -91,7 +91,7 @@ def _assigned(traced: _Traced, left_out: set[int], line_of: Callable[[Any], str]
         written = {nodes[number].argument for number, _ in written_by(node)}
         if all(each is not None and traced.variables[each] in left_out for each in written):
             continue  # also where nothing is written
-        for number in (place, *_reached(traced.flat, [n for n, _ in node.inputs])):
+        for number in (place, *traced.flat.behind([n for n, _ in node.inputs])):
             if op := traced.draws.get(number):
                 yield f"{op.type} at {line_of_script(op) or line}"
 
@@ -106,7 +106,7 @@ def _draws(flat: Flat, generators: set[int]) -> Iterator[tuple[int, Any]]:
             stateless = op.type.startswith(STATELESS) and not op.type.startswith(_KEYS)
             if not (stateless or op.type in RANDOM) or any_rows(op.outputs[0]):
                 continue
-            seed = _reached(flat, [n for n, _ in node.inputs])
+            seed = flat.behind([n for n, _ in node.inputs])
             if not stateless or any(flat.nodes[n].argument in generators for n in seed):
                 yield number, op
 
@@ -117,15 +117,3 @@ def _operations(op: Any) -> Iterator[Any]:
     for name in functions_of(op):
         for inner in function_graph(op.graph, name).get_operations():
             yield from _operations(inner)
-
-
-def _reached(flat: Flat, start: list[int], goes_on: Callable[[GraphNode], bool] = lambda _: True) -> set[int]:
-    """Return the nodes from which others are computed, with these; only those through which it `goes_on`."""
-    seen, stack = set[int](), list(start)
-    while stack:
-        number = stack.pop()
-        node = flat.nodes[number]
-        if number not in seen and (node.argument is not None or goes_on(node)):
-            seen.add(number)
-            stack += [before for before, _ in node.inputs]
-    return seen

@@ -175,13 +175,7 @@ def _argument(tensor: Tensor, placement: Placement) -> Argument:
 
 def _reached(flat: Flat, ref: Ref) -> set[int]:
     """Return the indices of the arguments that an output is computed from."""
-    seen, stack = set[int](), [ref[0]]
-    while stack:
-        number = stack.pop()
-        if number not in seen:
-            seen.add(number)
-            stack += [before for before, _ in flat.nodes[number].inputs]
-    return {argument for number in seen if (argument := flat.nodes[number].argument) is not None}
+    return {argument for n in flat.behind([ref[0]]) if (argument := flat.nodes[n].argument) is not None}
 
 
 def _found(*emitter_arguments: Any) -> list[str]:

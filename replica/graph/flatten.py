@@ -57,6 +57,17 @@ class Flat:
     outputs: list[Ref]
     controls: set[int]
 
+    def behind(self, start: Iterable[int], goes_on: Callable[[GraphNode], bool] = lambda _: True) -> set[int]:
+        """Return the nodes from which others are computed, with these; only those through which it `goes_on`."""
+        seen, stack = set[int](), list(start)
+        while stack:
+            number = stack.pop()
+            node = self.nodes[number]
+            if number not in seen and (node.argument is not None or goes_on(node)):
+                seen.add(number)
+                stack += [before for before, _ in node.inputs]
+        return seen
+
     def sources(self) -> list[int]:
         """Return the operations that draw an element from an iterator which is an argument of the function."""
         return [

@@ -248,6 +248,7 @@ def _fed(feed: "FeedPlan", blobs: Blobs, note: str, mapped: str) -> _CapturedSid
 def _take_dataset(flavor: str, blobs: Blobs, side: FitData, divide: bool, in_order: bool) -> _CapturedSide | str:
     from client_shim.capture import datasets
     from fdt.data.pipeline import Refused
+    from fdt.data.source import static_rows
 
     for name, value in (("y", side.y), ("sample_weight", side.sample_weight)):
         if value is not None:  # Keras has the same rule
@@ -263,7 +264,7 @@ def _take_dataset(flavor: str, blobs: Blobs, side: FitData, divide: bool, in_ord
         return str(refusal)
     steps = side.steps_per_epoch or (data.cardinality if data.cardinality >= 0 else None)
     nbytes = sum(ref.nbytes for ref in _refs(data))
-    facts = Facts("tf.data", None, datasets.static_batch(dataset), steps, nbytes, mapped=mapped)
+    facts = Facts("tf.data", None, static_rows(dataset.element_spec), steps, nbytes, mapped=mapped)
     return _CapturedSide(data, dataset.element_spec, facts)
 
 

@@ -89,12 +89,6 @@ def capture(
     )
 
 
-def static_batch(dataset: Any) -> int | None:
-    """Return the rows of a batch where the pipeline's element_spec fixes them; otherwise None."""
-    leaves = [spec for spec in tf.nest.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec)]
-    return leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
-
-
 def _refuse_others(spec: Any) -> None:
     for leaf in tf.nest.flatten(spec):
         known = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))

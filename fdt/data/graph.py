@@ -55,9 +55,7 @@ class GraphSource:
     @property
     def batch_size(self) -> int | None:
         """Rows of a batch, where tf.data gives a static shape: then every batch is full."""
-        leaves = [spec for spec in tf.nest.flatten(self.element_spec) if isinstance(spec, tf.TensorSpec)]
-        size = leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
-        return None if size is None else int(size)
+        return source.static_rows(self.element_spec)
 
     @property
     def samples(self) -> int | None:

@@ -162,6 +162,12 @@ def leading(batch: Batch) -> Any:
     return next(filter(_has_rows, tf.nest.flatten(batch)))
 
 
+def static_rows(spec: Any) -> int | None:
+    """Return the rows of a batch where its TypeSpec structure fixes them: then every batch is full. Otherwise None."""
+    leaves = [each for each in tf.nest.flatten(spec) if isinstance(each, tf.TensorSpec)]
+    return leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
+
+
 def _has_rows(leaf: Any) -> bool:
     return leaf is not None and leaf.shape.rank != 0
 

@@ -73,7 +73,7 @@ def unpack(data: Buffer) -> list[Array]:
         table = TensorTable.FromString(bytes(view[_LENGTH.size : _LENGTH.size + length]))
     except DecodeError as error:
         raise ValueError(f"packed arrays must begin with their table. Received: {error}") from None
-    body = view[_aligned(_LENGTH.size + length) :]
+    body = view[aligned(_LENGTH.size + length) :]
     return [_view(spec, body) for spec in table.tensors]
 
 
@@ -131,7 +131,7 @@ def _layout(plain: Sequence[tuple[str, tuple[int, ...], Array]]) -> tuple[bytes,
     table, offset = TensorTable(), 0
     for name, shape, data in plain:
         table.tensors.add(dtype=name, shape=shape, offset=offset, nbytes=data.nbytes)
-        offset = _aligned(offset + data.nbytes)
+        offset = aligned(offset + data.nbytes)
     return table.SerializeToString(), offset
 
 
@@ -142,14 +142,15 @@ def _write(table: bytes, plain: Sequence[tuple[str, tuple[int, ...], Array]], ou
     for _, _, data in plain:
         if data.nbytes:
             np.frombuffer(out, np.uint8, data.nbytes, offset)[:] = data.reshape(-1).view(np.uint8)
-        offset = start + _aligned(offset - start + data.nbytes)
+        offset = start + aligned(offset - start + data.nbytes)
 
 
 def _data_start(table: bytes) -> int:
-    return _aligned(_LENGTH.size + len(table))
+    return aligned(_LENGTH.size + len(table))
 
 
-def _aligned(position: int) -> int:
+def aligned(position: int) -> int:
+    """Return the next multiple of ALIGNMENT."""
     return -(-position // ALIGNMENT) * ALIGNMENT
 
 

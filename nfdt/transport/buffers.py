@@ -12,7 +12,6 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
@@ -20,7 +19,7 @@ from fdt import ops
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from fdt.service.handlers import StreamBroken
-from fdt.tensors import ALIGNMENT, dtype_of
+from fdt.tensors import aligned, dtype_of
 from fdt.typing import Array, Tensor
 from nfdt.compressors import Compression, Spec, TensorCompressor, spec_bytes
 from nfdt.transport import WorkerGradient
@@ -52,13 +51,6 @@ def array_over(tensor: Any) -> Array:
         return array
 
 
-def tensor_over(array: Array) -> Any:
-    """Return a tensor over the array's memory: it changes when the array is written."""
-    if array.dtype == ml_dtypes.bfloat16:
-        return tf.bitcast(ops.mapped_tensor(array.view(np.uint16)), tf.bfloat16)
-    return ops.mapped_tensor(array)
-
-
 class Buffer:
     """Contiguous memory with one array per spec, each 64-byte aligned.
 
@@ -70,10 +62,10 @@ class Buffer:
 
     def __init__(self, specs: Sequence[Spec], path: Path | None = None, *, create: bool = False) -> None:
         self.specs = list(specs)
-        self.nbytes = sum(_aligned(spec_bytes(spec)) for spec in specs)
+        self.nbytes = sum(aligned(spec_bytes(spec)) for spec in specs)
         self._memory = _map(path, max(self.nbytes, _PAGE), create)
         self.arrays = list(self._views())
-        self.tensors = [tensor_over(array) for array in self.arrays]
+        self.tensors = [ops.mapped_tensor(array) for array in self.arrays]
 
     def write(self, positions: Sequence[int], tensors: Sequence[Any]) -> int:
         """Copy `tensors` to their positions. Return the number of bytes."""
@@ -93,7 +85,7 @@ class Buffer:
         for shape, name in self.specs:
             count = int(np.prod(shape, dtype=np.int64))
             yield np.frombuffer(self._memory, dtype_of(name), count, offset).reshape(shape)
-            offset += _aligned(spec_bytes((shape, name)))
+            offset += aligned(spec_bytes((shape, name)))
 
 
 def chunks(tensors: Iterable[Any]) -> Iterator[bytes]:
@@ -270,7 +262,3 @@ def _bytes_of(array: Array) -> memoryview:
     if not array.size:
         return memoryview(b"")
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

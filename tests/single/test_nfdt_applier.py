@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from fdt import ops
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from nfdt import algorithms
@@ -19,7 +20,7 @@ from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
 from nfdt.transport import WorkerGradient
-from nfdt.transport.buffers import array_over, tensor_over
+from nfdt.transport.buffers import array_over
 from nfdt.tree import TracedProgram, TracedValue, zip_map
 from tests.single import schedules
 from tests.single.numpy_applier import PlainApplier
@@ -324,7 +325,7 @@ def test_a_held_gradient_is_not_overwritten_by_the_next():
     """ssgd keeps the first gradient of a round; the buffer it arrived in is used again."""
     core = AlgorithmState(algorithms.make("ssgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(1.0))), 2)
     buffer = np.ones(64, np.float32)
-    core.push(0, 1, WorkerGradient([tensor_over(buffer[:2])], 1))
+    core.push(0, 1, WorkerGradient([ops.mapped_tensor(buffer[:2])], 1))
     buffer[:] = 100.0
     push(core, 1, 1, [np.ones(2)])
     npt.assert_allclose(applier.params[0].numpy(), START - 1.0)

@@ -75,7 +75,7 @@ class HfdtWorker:
         self._flavors = contextlib.ExitStack()
         self._patched: set[str] = set()
         self._warm: tuple[Any, Any] | None = None  # ((program digest, options), session)
-        self._job: Job
+        self.job: Job
         self._bytes = 0
 
     def run(self) -> None:
@@ -115,7 +115,7 @@ class HfdtWorker:
         elif kind == "evaluate":
             self._evaluate(command.evaluate.epoch)
         elif kind == "finish":
-            for feed in self._job.feeds.values():
+            for feed in self.job.feeds.values():
                 feed.close()
             self._comm.pause()
             self._send(command.job, finished=Finished())
@@ -139,7 +139,7 @@ class HfdtWorker:
         recorder = None
         if is_on(spec.options, "timeline"):
             recorder = SpanRecorder(f"worker {self._member.rank}", lambda event: self._send(job, spans=event.spans))
-        self._job = Job(job, spec, session, source, validation, feeds, commits_every, suspension, recorder)
+        self.job = Job(job, spec, session, source, validation, feeds, commits_every, suspension, recorder)
         rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
         lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
@@ -174,7 +174,7 @@ class HfdtWorker:
 
     # -- training --------------------------------------------------------------------------------------------------
     def _epoch(self, command: EpochCommand) -> None:
-        job, epoch, begin = self._job, command.epoch, None
+        job, epoch, begin = self.job, command.epoch, None
         metrics = self._load(command.changed)
         if metrics:
             begin = progress.Begin(0, 0, metrics if self._comm.rank == 0 else ())
@@ -211,27 +211,27 @@ class HfdtWorker:
 
     def progress(self, epoch: int, step: int, logs: Any) -> None:
         """Send the progress of this rank."""
-        session = self._job.session
+        session = self.job.session
         sent = self._bytes + session.sent_bytes(step)
         message = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
         message.logs.update(numbers(logs or {}))
-        self._send(self._job.id, progress=message)
+        self._send(self.job.id, progress=message)
 
     def commit(self, epoch: int, step: int, logs: Any) -> None:
         """Send the state after this step. A collective; only rank 0 sends."""
-        metrics, samples = progress.take(self._job.session, logs or {})
-        by_rank = self._job.session.sharded.totals.by_rank()
+        metrics, samples = progress.take(self.job.session, logs or {})
+        by_rank = self.job.session.sharded.totals.by_rank()
         state = self._state()
         if state is not None:
-            commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self._job.session.skipped())
+            commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self.job.session.skipped())
             commit.state.CopyFrom(state)
             commit.metrics.CopyFrom(self._put(metrics))
             commit.rank_metrics.CopyFrom(self._put([each.numpy() for each in by_rank]))
-            self._send(self._job.id, commit=commit)
+            self._send(self.job.id, commit=commit)
 
     def lock_step(self, step: int, logs: Any) -> bool:
         """Send the end of a step and wait for the client's callbacks. Returns False when they end the epoch."""
-        job = self._job
+        job = self.job
         whole, metrics = job.session.peek(logs or {})
         end = StepEnd(step=step, last=step == job.session.epoch_steps)
         state = self._state() if job.spec.fit.batch_hooks == BatchHooks.STATE else None
@@ -251,13 +251,13 @@ class HfdtWorker:
         if kind == "step":
             metrics = self._load(command.step.changed)
             if metrics:
-                self._job.session.sharded.totals.replace(metrics)
+                self.job.session.sharded.totals.replace(metrics)
             self._probe_again(each=False)
         return bool(kind == "step")
 
     # -- validation ------------------------------------------------------------------------------------------------
     def _evaluate(self, epoch: int) -> None:
-        job = self._job
+        job = self.job
         message = Evaluated(epoch=epoch)
         with job.recorder.span("main", "validation", epoch + 1) if job.recorder else contextlib.nullcontext():
             put_logs(message, job.session.evaluate(job.validation, epoch))
@@ -266,23 +266,19 @@ class HfdtWorker:
         self._send(job.id, evaluated=message)
 
     # -- small things ----------------------------------------------------------------------------------------------
-    @property
-    def job(self) -> Job:
-        return self._job
-
     def _load(self, changed: job_pb2.State) -> list[Array]:
         """Assign what callbacks changed of the model and its optimizer; return what they changed of the metrics."""
         blobs = self._member.blobs
-        self._job.session.load(State.of(changed), blobs)
+        self.job.session.load(State.of(changed), blobs)
         return blobs.get_arrays(changed.metrics) if changed.metrics.id else []
 
     def _probe_again(self, *, each: bool) -> None:
-        for note in self._job.session.probing.again(each=each):
-            self._send(self._job.id, note=Note(text=note))
+        for note in self.job.session.probing.again(each=each):
+            self._send(self.job.id, note=Note(text=note))
 
     def _state(self) -> job_pb2.State | None:
         """Return the state of model and optimizer on rank 0, None on the others. A collective."""
-        arrays = self._job.session.arrays()
+        arrays = self.job.session.arrays()
         return None if arrays is None else job_pb2.State(model=self._put(arrays[0]), optimizer=self._put(arrays[1]))
 
     def _put(self, arrays: Any) -> tensor_pb2.BlobRef:

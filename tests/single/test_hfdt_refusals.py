@@ -69,7 +69,7 @@ def test_a_rank_exchanges_from_a_jobs_setup_to_its_end():
     sent, comm = [], Recorded()
     commands = [setup(), Command(job="j", finish=Finish())]
     worker = HfdtWorker(SimpleNamespace(rank=0, commands=lambda: commands, send=sent.append), comm, [])
-    worker._job = SimpleNamespace(feeds={})
+    worker.job = SimpleNamespace(feeds={})
     worker.run()
     assert comm.calls == ["resume", "pause"]
     assert [event.WhichOneof("kind") for event in sent] == ["failed", "finished"]

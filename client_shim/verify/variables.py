@@ -1,7 +1,9 @@
 """Tracking of the variables that a script makes, and reads of those that belong to its model."""
 
 import functools
+import itertools
 import sys
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -129,12 +131,7 @@ def unit_of(dtype: str) -> float:
 
 def _frames() -> list[FrameType]:
     """Return the frames of the caller's caller and outward, innermost first."""
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and len(frames) < _DEPTH:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
+    return [frame for frame, _ in itertools.islice(traceback.walk_stack(sys._getframe(2)), _DEPTH)]
 
 
 def _is_models(frames: Sequence[FrameType]) -> bool:

@@ -83,15 +83,8 @@ def _stacks() -> list[list[FrameType]]:
     """Return the stacks of all threads but this one, innermost frame first; the main thread's is the first."""
     main = threading.main_thread().ident
     found = {ident: frame for ident, frame in sys._current_frames().items() if ident != threading.get_ident()}
-    return [_frames(found[ident]) for ident in sorted(found, key=lambda ident: ident != main)]
-
-
-def _frames(frame: FrameType | None) -> list[FrameType]:
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
+    in_order = sorted(found, key=lambda ident: ident != main)
+    return [[frame for frame, _ in traceback.walk_stack(found[ident])] for ident in in_order]
 
 
 def _named(frame: FrameType) -> str:

@@ -9,7 +9,7 @@ an input's buffer only where nothing else references the tensor, and the caller 
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import ml_dtypes
@@ -42,6 +42,19 @@ def all_finite(gradients: Sequence[Tensor]) -> Tensor:
 
 
 T = TypeVar("T")
+Node = TypeVar("Node", bound=Hashable)
+
+
+def reached(start: Iterable[Node], onward: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """Return the nodes of a graph that are reached from `start`, with these. `onward`: the next nodes of one."""
+    seen, waiting = set[Node](), list(start)
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += onward(node)
+    return seen
+
 
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")  # operations that call Python
 

@@ -121,13 +121,11 @@ def _reshuffles(node: Any) -> bool:
 
 def _inputs(nodes: Mapping[str, Any], node: Any) -> set[str]:
     """Return the names of all nodes that a node depends on."""
-    found: set[str] = set()
-    waiting = [node]
-    while waiting:
-        names = {name.split(":")[0].lstrip("^") for name in waiting.pop().input} - found
-        found |= names
-        waiting += [nodes[name] for name in names]
-    return found
+
+    def names(of: Any) -> list[str]:
+        return [name.split(":")[0].lstrip("^") for name in of.input]
+
+    return ops.reached(names(node), lambda name: names(nodes[name]))
 
 
 def _replace_numbers(graph: Any, numbers: Mapping[int, int]) -> None:

@@ -20,6 +20,7 @@ from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions.gradients import GradientNode, Gradients
 from client_shim.replica.sessions.plans import FetchPlan, ancestors, collected, is_random
 from client_shim.replica.steps import where
+from fdt.ops import reached
 from nfdt.replica.session_optimizers import Applied, Optimizers
 
 OTHERWISE = "; with --allow-replicated every worker does the whole work"
@@ -254,11 +255,9 @@ def _is_drawn(operation: Any) -> bool:
 
 def _descendants(operations: Sequence[Any], within: Collection[Any], *, control: bool) -> set[Any]:
     """Return `operations` and their dependents among `within`. `control`: include control dependencies."""
-    waiting, seen = list(operations), set()
-    while waiting:
-        each = waiting.pop()
-        if each not in seen and each in within:
-            seen.add(each)
-            waiting += [o for tensor in each.outputs for o in tensor.consumers()]
-            waiting += each._control_outputs if control else ()
-    return seen
+
+    def dependents(operation: Any) -> list[Any]:
+        found = [o for tensor in operation.outputs for o in tensor.consumers()]
+        return [o for o in (*found, *(operation._control_outputs if control else ())) if o in within]
+
+    return reached([o for o in operations if o in within], dependents)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compat.tensorflow import function_def_to_graph, tensor_shape_pb2
+from fdt.ops import reached
 
 Ref = tuple[int, int]  # (number of a node, index of its output)
 # Random operations whose state TensorFlow keeps in the operation's kernel.
@@ -59,14 +60,11 @@ class Flat:
 
     def behind(self, start: Iterable[int], goes_on: Callable[[GraphNode], bool] = lambda _: True) -> set[int]:
         """Return the nodes from which others are computed, with these; only those through which it `goes_on`."""
-        seen, stack = set[int](), list(start)
-        while stack:
-            number = stack.pop()
-            node = self.nodes[number]
-            if number not in seen and (node.argument is not None or goes_on(node)):
-                seen.add(number)
-                stack += [before for before, _ in node.inputs]
-        return seen
+
+        def through(numbers: Iterable[int]) -> list[int]:
+            return [n for n in numbers if self.nodes[n].argument is not None or goes_on(self.nodes[n])]
+
+        return reached(through(start), lambda number: through(before for before, _ in self.nodes[number].inputs))
 
     def sources(self) -> list[int]:
         """Return the operations that draw an element from an iterator which is an argument of the function."""
@@ -203,13 +201,8 @@ def _in_order(graph: Any) -> list[Any]:
 
 
 def _pruned(flat: Flat) -> Flat:
-    needed, stack = set(), [*(number for number, _ in flat.outputs), *flat.controls]
-    while stack:
-        number = stack.pop()
-        if number not in needed:
-            needed.add(number)
-            node = flat.nodes[number]
-            stack.extend([*(n for n, _ in node.inputs), *node.controls])
+    ends = [*(number for number, _ in flat.outputs), *flat.controls]
+    needed = reached(ends, lambda number: [*(n for n, _ in flat.nodes[number].inputs), *flat.nodes[number].controls])
     needed |= {number for number, node in enumerate(flat.nodes) if node.argument is not None}
     new = {old: number for number, old in enumerate(sorted(needed))}
     nodes = [flat.nodes[old] for old in sorted(needed)]

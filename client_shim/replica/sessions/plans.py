@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from client_shim.replica.sessions.gradients import NAME, GradientNode, Gradients
 from fdt.compat.tensorflow import FetchMapper, nest
+from fdt.ops import reached
 
 _ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
@@ -69,14 +70,12 @@ class FetchPlan:
 
     def reached_from(self, entries: Sequence[Any], gradients: Gradients) -> set[Any]:
         """Return the operations that values of `entries` reach other than through gradients."""
-        waiting, seen = [o for tensor in entries for o in tensor.consumers()], set()
-        while waiting:
-            operation = waiting.pop()
-            if operation in seen or operation not in self.operations or gradients.of(operation) is not None:
-                continue
-            seen.add(operation)
-            waiting += [o for tensor in operation.outputs for o in tensor.consumers()]
-        return seen
+
+        def consumers(tensors: Iterable[Any]) -> list[Any]:
+            found = {o for tensor in tensors for o in tensor.consumers()}
+            return [o for o in found if o in self.operations and gradients.of(o) is None]
+
+        return reached(consumers(entries), lambda operation: consumers(operation.outputs))
 
 
 class FetchPlans:
@@ -169,13 +168,5 @@ def is_moving(operation: Any) -> bool:
 
 def ancestors(fetches: Sequence[Any], fed: frozenset[str] = frozenset()) -> set[Any]:
     """Return the operations that a run of `fetches` reaches. `fed`: names of tensors that are not computed."""
-    waiting = [f if isinstance(f, tf.Operation) else f.op for f in fetches if f.name not in fed]
-    seen: set[Any] = set()
-    while waiting:
-        operation = waiting.pop()
-        if operation in seen:
-            continue
-        seen.add(operation)
-        waiting += [tensor.op for tensor in operation.inputs if tensor.name not in fed]
-        waiting += operation.control_inputs
-    return seen
+    start = [f if isinstance(f, tf.Operation) else f.op for f in fetches if f.name not in fed]
+    return reached(start, lambda o: [*(t.op for t in o.inputs if t.name not in fed), *o.control_inputs])

@@ -250,7 +250,7 @@ def _output(name: str) -> str:
 def impurity(dataset: Dataset) -> str:
     """Return the reason why a row's value could depend on anything but the row, or "" for a pure map."""
     graph = dataset._map_func.function.graph.as_graph_def()
-    for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
+    for node in _all_nodes(graph):
         if problem := _problem(node.op):
             return f"{node.op} at {where(dataset)} {problem}"
     return ""

@@ -56,7 +56,7 @@ class InFloat64:
     def __init__(self, traced: Any) -> None:
         self._traced, self._outputs = traced, len(traced.outputs)  # it keeps the Python functions that it calls
         self.rounded: set[str] = set()
-        self._name, suffix = _text(traced.name), f"_in_float64_{next(_numbers)}"
+        self._name, suffix = tf.compat.as_str(traced.name), f"_in_float64_{next(_numbers)}"
         self._bodies: dict[str, _Body] = {}
         waiting = [self._name]
         while waiting:
@@ -105,10 +105,6 @@ class InFloat64:
 
     def _given(self, inputs: Iterable[Tensor]) -> list[Tensor]:
         return [_widened(t) for t in (*inputs, *self._traced.captured_inputs)]
-
-
-def _text(name: Any) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _added(definition: Any) -> str:

@@ -165,7 +165,7 @@ def _compare(script: str, script_args: list[str], given: dict[str, Any]) -> int:
         root: Path = given["report"] or Path(scratch)
         outcomes, failed = [], []
         for rule in rules:
-            directory = root / _file_name(rule)
+            directory = root / re.sub(r"[^A-Za-z0-9_.=-]+", "_", rule).strip("_")
             code = _run_one(script, script_args, given, rule, directory)
             if code == 0:
                 outcomes.append(_read(directory))
@@ -237,7 +237,3 @@ def split_algorithms(text: str) -> list[str]:
             f"--compare must name two algorithms or more, each once, separated by commas. Received: {text}"
         )
     return rules
-
-
-def _file_name(rule: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.=-]+", "_", rule).strip("_")

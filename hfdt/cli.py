@@ -287,7 +287,3 @@ def _check_sharded(given: dict[str, Any]) -> None:
         raise UsageError(f"--shard-optimizer can have --compress fp16 alone. Received: --compress {given['compress']}")
     if given["on_nan"] and given["compress"] == "fp16":
         raise UsageError("--on-nan needs whole gradients. Received: --shard-optimizer with --compress fp16")
-
-
-if __name__ == "__main__":
-    main()

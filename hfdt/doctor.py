@@ -146,7 +146,3 @@ def doctor_command(install_horovod: bool, optional: bool, as_json: bool, **given
 
 
 _install = install_horovod  # the option of the same name hides the function in doctor_command
-
-
-if __name__ == "__main__":
-    doctor_command()

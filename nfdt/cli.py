@@ -282,7 +282,3 @@ def checked(given: dict[str, Any]) -> None:
     if given["server"] and given["join_at"]:
         raise UsageError("--join-at must be given to `nfdt serve`, not with --server. Received: --server too")
     check_emulated(given, NOT_EMULATED)
-
-
-if __name__ == "__main__":
-    main()

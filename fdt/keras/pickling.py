@@ -292,6 +292,3 @@ def _is_recursion(error: BaseException) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
-
-
-__all__ = ["Later", "ModelPickler", "Reduce", "afterwards", "by_state", "dumps", "loads", "new", "set_state"]

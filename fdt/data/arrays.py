@@ -73,6 +73,11 @@ class ArraySource:
         """Implement Source."""
         return self.read(self._plan.first, 0)
 
+    def spread(self, rows: int) -> Batch:
+        """Return rows at equal distances of all the data."""
+        with tf.device("CPU:0"):
+            return self._gather(np.linspace(0, self.samples - 1, rows).astype(np.int64))
+
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         """Implement Source."""
         spans = self._plan.spans(epoch) or [Span(epoch, 0, 0)]

@@ -80,11 +80,11 @@ _DIFFERENT = "the results of a batch's slices do not add up to those of the batc
 
 
 def _of_the_step(trainable: Any, terms: StepTerms) -> str:
-    model = trainable.model
-    loss = getattr(model, "loss", None)
-    what = f"the loss {named(loss)}" if terms.own_step else f"{type(model).__name__}.train_step"
-    place = "" if terms.own_step else place_of(type(model), "train_step")
-    return f"{what}{place} must be a mean or a sum over samples, but {_DIFFERENT}"
+    model, method = trainable.model, "compute_loss" if terms.own_step else "train_step"
+    place = place_of(type(model), method)
+    own = place or not terms.own_step
+    what = f"{type(model).__name__}.{method}{place}" if own else f"the loss {named(getattr(model, 'loss', None))}"
+    return f"{what} must be a mean or a sum over samples, but {_DIFFERENT}"
 
 
 def named(loss: Any) -> str:

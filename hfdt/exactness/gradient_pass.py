@@ -219,4 +219,11 @@ def _fits(spec: Any, batch: Any) -> bool:
     except (ValueError, TypeError):
         return False
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(batch), strict=True)
-    return all(s is t is None or (s is not None and t is not None and s.is_compatible_with(t)) for s, t in pairs)
+    return all(s is t is None or (s is not None and t is not None and _takes(s, t)) for s, t in pairs)
+
+
+def _takes(spec: Any, leaf: Any) -> bool:
+    """Return whether a function of this TypeSpec takes `leaf`, a tensor or a TypeSpec with as much known."""
+    given = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
+    subtype = given.shape.is_subtype_of(spec.shape) if isinstance(spec, tf.TensorSpec) else True
+    return bool(subtype and spec.is_compatible_with(leaf))

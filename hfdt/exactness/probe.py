@@ -10,7 +10,7 @@ compares them. A step that reads counters is compared again as of a later step.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows, short_batch
 from hfdt.exactness.row_dependence import failed_line
 from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial, is_half, validation_states
-from hfdt.exactness.untouched import Untouched, larger, others
+from hfdt.exactness.untouched import LATER, Untouched, larger, others
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
@@ -54,13 +54,17 @@ class Probe:
 
     `by_script`: whether the script made an operation of the step. `gradient_pass`: the pass of forward and backward
     computation that takes a scalar loss for a mean. `last`: the rows of the epoch's last batch, where it is smaller.
+    `spread`: returns a number of rows from all over the data; None where they cannot be chosen.
     """
 
-    def __init__(self, trainable: Any, terms: StepTerms, whole: Any, last: int = 0) -> None:
+    def __init__(
+        self, trainable: Any, terms: StepTerms, whole: Any, last: int = 0, spread: Callable[[int], Any] | None = None
+    ) -> None:
         self._trainable, self._terms = trainable, terms
         self._trial = StepTrial(trainable, replace(terms, reading=Reading.MEAN), whole)
         self.gradient_pass = self._trial.gradient_pass
         self._batch = few_rows(whole, self._trial.row_cost, terms.comm.size)
+        self._spread = None if spread is None else spread(int(source.rows(self._batch)))
         self._short = short_batch(whole, last, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
         self._aggregates = Aggregates(trainable, self._tolerance)
@@ -87,17 +91,18 @@ class Probe:
         """
         self._aggregates.restart(self._terms.log_sources)
         for moved in (True, False):
-            found = self._at(moved, (), allow_inexact)
+            found = self._at(moved, 0, allow_inexact)
             if found.finite:
                 break
         else:
             return replace(found, notes=[NOT_FINITE])
-        counts = self._trial.counts
-        if counts and self._runs_later(moved, counts):
-            if self._at(moved, counts, allow_inexact).reading is not found.reading:
+        for later in LATER if self._trial.counts else ():
+            if self._runs_later(moved, later) and self._at(moved, later, allow_inexact).reading is not found.reading:
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
+        if self.by_script and self._spread is not None and not allow_inexact:
+            self._check_spread(moved, found.reading)
         if self.by_script and exact and not allow_inexact:
-            self._check_others()
+            self._check_others(found.difference)
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
         notes = self._aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
@@ -135,12 +140,12 @@ class Probe:
         state.restart()
         return validation_states(self._trainable, *step)
 
-    def _at(self, moved: bool, later: Sequence[Any], allow_inexact: bool) -> ProbeResult:
+    def _at(self, moved: bool, later: int, allow_inexact: bool) -> ProbeResult:
         with self._start(moved, later) as state:
             return self._found(state, allow_inexact)
 
-    def _runs_later(self, moved: bool, later: Sequence[Any]) -> bool:
-        """Return whether the whole batch's step runs `later`: a counter may be an index. A collective."""
+    def _runs_later(self, moved: bool, later: int) -> bool:
+        """Return whether the whole batch's step runs `later` steps on: a counter may be an index. A collective."""
         failed = 0.0
         with self._start(moved, later) as state:
             try:
@@ -149,32 +154,47 @@ class Probe:
                 failed = 1.0
         return not agreed(self._terms.comm, failed)
 
-    def _start(self, moved: bool, later: Sequence[Any], *, distant: bool = False) -> Untouched:
+    def _start(self, moved: bool, later: int, *, distant: bool = False) -> Untouched:
         held = () if self._terms.own_step else self._trainable.optimizer
-        return Untouched(self._trainable, moved=moved, held=held, later=later, distant=distant)
+        counts = self._trial.counts if later else ()
+        return Untouched(self._trainable, moved=moved, held=held, later=counts, by=later, distant=distant)
 
-    def _check_others(self) -> None:
-        """Compare gradients of other batches than the first, if all is computed in float64.
+    def _check_spread(self, moved: bool, reading: Reading) -> None:
+        """Compare rows from all over the data: a label, a missing value or a flag may be in no row of the first batch.
+
+        Raises:
+            NeedsReplica: Slices and the whole differ there, or add up by another reading than the first batch's.
+        """
+        first, self._batch = self._batch, self._spread
+        try:
+            found = self._at(moved, 0, False)
+        finally:
+            self._batch = first
+        if found.finite and found.reading is not reading:
+            raise needs_replica("the loss is a mean over samples in the first batch and a sum over rows of others")
+
+    def _check_others(self, first: float) -> None:
+        """Compare gradients of other batches than the first, whose `first` is the difference.
 
         A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean. So inputs
-        and variables are larger, or the variables alone where the step cannot compute such inputs. The last batch may
-        have fewer rows, and so slices of other sizes.
+        and variables are larger, or the variables alone where the step cannot compute such inputs. This needs float64.
+        The last batch may have fewer rows, and so slices of other sizes.
 
         Raises:
             NeedsReplica: Slices and the whole differ there.
         """
-        if self._tolerance != EXACT:
-            return
-        difference = self._difference_of(larger(self._batch), distant=True)
-        if math.isnan(difference):
-            difference = self._difference_of(self._batch, distant=True)
-        self._require(difference, "larger numbers", "have a sum over samples beside a mean")
-        if self._short is not None:
+        if self._tolerance == EXACT:
+            batches = larger(self._batch), larger(self._batch, signs=True), self._batch
+            tried = (self._difference_of(batch, distant=True) for batch in batches)
+            difference = next((each for each in tried if not math.isnan(each)), math.nan)
+            self._require(difference, ROUNDED, "larger numbers", "have a sum over samples beside a mean")
+        if self._short is not None and not math.isnan(first):
             rows = f"the {int(source.rows(self._short))} rows of the last one"
-            self._require(self._difference_of(self._short, distant=False), rows, "depend on the number of rows")
+            bound = ROUNDED if self._tolerance == EXACT else HALF
+            self._require(self._difference_of(self._short, distant=False), bound, rows, "depend on the number of rows")
 
-    def _require(self, difference: float, where: str, why: str) -> None:
-        if not _fine(difference, ROUNDED):
+    def _require(self, difference: float, bound: float, where: str, why: str) -> None:
+        if not _fine(difference, bound):
             parts = ", ".join(script_parts(self._trainable.model)[:3])
             raise needs_replica(
                 f"the gradients of a batch's slices add up for the first batch, but not for {where}: {parts} may {why}"
@@ -183,7 +203,7 @@ class Probe:
     def _difference_of(self, batch: Any, *, distant: bool) -> float:
         """Return the difference of gradients; NaN where the step cannot compute the batch. A collective."""
         failed, alone = 0.0, None
-        with self._start(True, (), distant=distant) as state:
+        with self._start(True, 0, distant=distant) as state:
             try:
                 alone = self._alone(state, batch)
             except tf.errors.OpError:

@@ -67,7 +67,7 @@ class Probing:
         self._probe = None
         with self._as_scripts_have_it(), self._failures_refused():
             own = replace(terms, compression=None, sent_bytes={})
-            self._probe = Probe(self._trainable, own, whole, last_rows(source))
+            self._probe = Probe(self._trainable, own, whole, last_rows(source), getattr(source, "spread", None))
             said = self._read(self._probe, whole) + self._look(self._probe)
             self._note_alike(self._probe)
             scripts = script_parts(self._trainable.model)

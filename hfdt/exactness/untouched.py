@@ -13,7 +13,7 @@ from fdt.typing import Tensor
 from hfdt.exactness.gradient_pass import is_numeric
 
 _MOVED = 2**20  # elements of the largest variable that is perturbed
-_LATER = 1000  # steps by which a trial of a later step is later
+LATER = 1000, 1_000_000  # steps by which trials of later steps are later
 _NEAR, _DISTANT = 0.1, 3.0  # perturbations, in mean magnitudes
 _LARGER = 10.0
 
@@ -25,9 +25,13 @@ def others(trainable: Any) -> list[Any]:
 
 
 def counters(trainable: Any) -> list[Any]:
-    """Return the variables of one whole number: counts of updates and the script's own."""
-    variables = map(tensor_variable, [*others(trainable), *trainable.optimizer])
-    return [v for v in variables if v.dtype.is_integer and v.shape.rank == 0]
+    """Return the variables of one number that may count steps: those of the optimizer, and the script's own."""
+    own = [v for v in map(tensor_variable, others(trainable)) if v.dtype.is_integer or v.dtype.is_floating]
+    return [v for v in (*own, *_whole_numbers(trainable.optimizer)) if v.shape.rank == 0]
+
+
+def _whole_numbers(variables: Sequence[Any]) -> list[Any]:
+    return [v for v in map(tensor_variable, variables) if v.dtype.is_integer]
 
 
 class Untouched:
@@ -38,6 +42,7 @@ class Untouched:
         moved: Perturb trainable variables, so that a term whose weight starts at zero has an effect.
         held: Further variables to be restored.
         later: Counters that start at a later step, as a term may have no effect at first.
+        by: The number of steps by which they do.
         distant: Perturb by more, so that a term behind a limit has an effect.
     """
 
@@ -48,6 +53,7 @@ class Untouched:
         moved: bool,
         held: Sequence[Any] = (),
         later: Sequence[Any] = (),
+        by: int = 0,
         distant: bool = False,
     ) -> None:
         groups = (trainable.trainable, trainable.non_trainable, trainable.metrics, held, later)
@@ -59,7 +65,7 @@ class Untouched:
         counts = {id(v) for v in later}
         for i, variable in enumerate(self._variables):
             if id(variable) in counts:
-                self._start[i] = self._before[i] + tf.cast(min(_LATER, variable.dtype.max // 2), variable.dtype)
+                self._start[i] = self._before[i] + tf.cast(min(by, variable.dtype.max // 2), variable.dtype)
         self._seeds = {id(tensor_variable(v)) for v in trainable.seeds}
 
     def restart(self) -> None:
@@ -89,11 +95,16 @@ def _differ(first: Tensor, second: Tensor) -> Tensor:
     return tf.logical_and(tf.not_equal(first, second), numbers)
 
 
-def larger(batch: Any) -> Any:
-    """Return a batch with its floating-point numbers magnified and perturbed, so that flags that are 0 are none."""
+def larger(batch: Any, *, signs: bool = False) -> Any:
+    """Return a batch with its floating-point numbers magnified and perturbed, so that flags that are 0 are none.
+
+    `signs`: magnify them only, so that their signs stay.
+    """
 
     def magnified(value: Any) -> Any:
-        return _moved(value * tf.cast(_LARGER, value.dtype), 1.0) if value.dtype.is_floating else value
+        if not value.dtype.is_floating:
+            return value
+        return _moved(value * tf.cast(_LARGER, value.dtype), 0.0 if signs else 1.0)
 
     return tf.nest.map_structure(
         lambda part: None if part is None else tf.nest.map_structure(magnified, part, expand_composites=True), batch

@@ -190,6 +190,7 @@ class HfdtWorker:
         with watch.timed() as on_batch:
             logs = job.session.train(job.source, epoch, on_batch, begin)
         seconds = time.monotonic() - start
+        self._probe_again(each=True)  # of what callbacks assigned since the last probe of this epoch
         sent = job.session.sent_bytes(watch.steps)
         self._bytes += sent
         end = EpochEnd(

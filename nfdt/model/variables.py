@@ -94,12 +94,15 @@ def off(
             setattr(inner, name, value)
 
 
+def clips(optimizer: Any) -> bool:
+    """Return whether the optimizer clips gradients."""
+    return any(getattr(inner_optimizer(optimizer), name, None) for name in CLIPS)
+
+
 def clipped(optimizer: Any, gradients: Sequence[Tensor]) -> list[Tensor]:
     """Return `gradients`, clipped as the optimizer clips them."""
-    inner = inner_optimizer(optimizer)
-    return list(
-        inner._clip_gradients(list(gradients)) if any(getattr(inner, name, None) for name in CLIPS) else gradients
-    )
+    found = list(gradients)
+    return list(inner_optimizer(optimizer)._clip_gradients(found)) if clips(optimizer) else found
 
 
 def _set_first_moments(

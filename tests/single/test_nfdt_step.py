@@ -226,22 +226,25 @@ def test_micro_steps_leave_no_trace_of_a_gradient_that_is_not_finite():
 
 
 @pytest.mark.parametrize(
-    ("flavor", "optimizer", "embeds", "adds"),
+    ("flavor", "optimizer", "clip", "embeds", "adds"),
     [
-        ("keras", "Adagrad", True, True),
-        ("keras", "Adagrad", False, False),
-        ("keras", "SGD", True, False),
-        ("tf_keras", "Adagrad", True, False),
+        ("keras", "Adagrad", {}, True, True),
+        ("keras", "Adagrad", {}, False, False),
+        ("keras", "SGD", {}, True, False),
+        ("keras", "SGD", {"clipnorm": 1.0}, True, True),
+        ("keras", "SGD", {"global_clipnorm": 1.0}, False, False),
+        ("tf_keras", "SGD", {"clipvalue": 1.0}, True, True),
+        ("tf_keras", "Adagrad", {}, True, False),
     ],
 )
-def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_squares_each(
-    flavor, optimizer, embeds, adds
+def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_takes_each_alone(
+    flavor, optimizer, clip, embeds, adds
 ):
     api = FLAVORS[flavor]
     layer = api.layers.Embedding(4, 2) if embeds else api.layers.Dense(2)
     given = api.layers.InputLayer((2,), dtype="int64" if embeds else "float32")
     model = api.Sequential([given, layer, api.layers.Flatten(), api.layers.Dense(1)])
-    model.compile(getattr(api.optimizers, optimizer)(0.1), "mse")
+    model.compile(getattr(api.optimizers, optimizer)(0.1, **clip), "mse")
     spec = tf.TensorSpec((None, 2), tf.int64 if embeds else tf.float32), tf.TensorSpec((None, 1), tf.float32), None
     named(flavor).build(model, spec)
     step = GradientStep(trainable := Trainable(named(flavor), model))

@@ -45,6 +45,7 @@ class Aggregates:
     def restart(self, sources: LogSources) -> None:
         """Begin the runs of a probe of a step whose numbers come from `sources`."""
         self._sources, self._faults = sources, dict[str, None]()
+        self._sizes: dict[int, float] = {}  # the largest norm of each state of the whole, by its variable's id
         self._readings: dict[str, int] = {}
 
     def compare(self, comm: Comm, held: list[tuple[Any, str]], sliced: Any, alone: Any) -> None:
@@ -64,8 +65,8 @@ class Aggregates:
         found = np.zeros(len(messages) + len(sliced.logs))
         if alone is not None:
             bad = [
-                *map(self._differs, sliced.metrics, alone.metrics, self._allowances()),
-                *map(self._differs, sliced.state, alone.state, sliced.allowances),
+                *map(self._differs, self._trainable.metrics, sliced.metrics, alone.metrics, self._allowances()),
+                *map(self._differs, (v for v, _ in held), sliced.state, alone.state, sliced.allowances),
                 *(self._is_another(sliced.results[name]) for name in sliced.results),
             ]
             found[:] = [*bad, *(self._readings_of(each, alone.logs[name][0]) for name, each in sliced.logs.items())]
@@ -114,8 +115,13 @@ class Aggregates:
         model = self._trainable.model
         return {*model.get_metrics_result(), *(m.name for m in metric_objects(model))} - self._sources.plain
 
-    def _differs(self, ours: Tensor, theirs: Tensor, allowance: float) -> bool:
-        return relative([ours], [theirs]) > max(self._tolerance, allowance)
+    def _differs(self, variable: Any, ours: Tensor, theirs: Tensor, allowance: float) -> bool:
+        """Compare relative to the largest norm of this probe: in a sum near 0, slices cancel but for their rounding."""
+        size = float(np.linalg.norm(_wide(theirs)))
+        largest = max(size if math.isfinite(size) else 0.0, self._sizes.get(id(variable), 0.0))
+        self._sizes[id(variable)] = largest
+        found = relative([ours], [theirs]) * (size / largest if size and largest else 1.0)
+        return found > max(self._tolerance, allowance)
 
     def _readings_of(self, over_ranks: tuple[float, float], alone: float) -> int:
         """Return which of (mean, sum) over ranks equals the number of the whole batch, as bits."""

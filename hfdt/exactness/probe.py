@@ -6,7 +6,7 @@ rounding errors are below 1e-12, and a larger difference is not rounding. No upd
 restored. Results that do not add up are tried as sums; if that fails too, the cause is named.
 
 The same two runs leave metrics' states, assigned variables and the numbers of a script's own step; aggregates.py
-compares them. A step that reads counters is compared again as of a later step.
+compares them. A step that reads counters is compared again as of later steps.
 """
 
 import math
@@ -96,11 +96,11 @@ class Probe:
                 break
         else:
             return replace(found, notes=[NOT_FINITE])
-        for later in LATER if self._trial.counts else ():
-            if self._runs_later(moved, later) and self._at(moved, later, allow_inexact).reading is not found.reading:
-                raise needs_replica("the loss is a mean over samples at one step and a sum at another")
         if self.by_script and self._spread is not None and not allow_inexact:
-            self._check_spread(moved, found.reading)
+            self._check_spread(moved, found)
+        for later in self._later_steps():
+            if self._runs(moved, later) and _reads_otherwise(self._at(moved, later, allow_inexact), found):
+                raise needs_replica("the loss is a mean over samples at one step and a sum at another")
         if self.by_script and exact and not allow_inexact:
             self._check_others(found.difference)
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
@@ -144,7 +144,15 @@ class Probe:
         with self._start(moved, later) as state:
             return self._found(state, allow_inexact)
 
-    def _runs_later(self, moved: bool, later: int) -> bool:
+    def _later_steps(self) -> tuple[int, ...]:
+        """Return the numbers by which the step's counters are moved; a loop may run a million times then."""
+        if not self._trial.counts:
+            return ()
+        graph = self._trial.gradient_pass.traced.graph.as_graph_def()
+        nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
+        return LATER[:1] if any(node.op in ("While", "StatelessWhile") for node in nodes) else LATER
+
+    def _runs(self, moved: bool, later: int) -> bool:
         """Return whether the whole batch's step runs `later` steps on: a counter may be an index. A collective."""
         failed = 0.0
         with self._start(moved, later) as state:
@@ -159,26 +167,28 @@ class Probe:
         counts = self._trial.counts if later else ()
         return Untouched(self._trainable, moved=moved, held=held, later=counts, by=later, distant=distant)
 
-    def _check_spread(self, moved: bool, reading: Reading) -> None:
+    def _check_spread(self, moved: bool, first: ProbeResult) -> None:
         """Compare rows from all over the data: a label, a missing value or a flag may be in no row of the first batch.
 
         Raises:
             NeedsReplica: Slices and the whole differ there, or add up by another reading than the first batch's.
         """
-        first, self._batch = self._batch, self._spread
+        before = self._batch, self._trial
+        self._batch = self._spread
         try:
-            found = self._at(moved, 0, False)
+            # A step may not compute rows that training does not reach.
+            otherwise = self._runs(moved, 0) and _reads_otherwise(self._at(moved, 0, False), first)
         finally:
-            self._batch = first
-        if found.finite and found.reading is not reading:
+            self._batch, self._trial = before
+        if otherwise:
             raise needs_replica("the loss is a mean over samples in the first batch and a sum over rows of others")
 
     def _check_others(self, first: float) -> None:
         """Compare gradients of other batches than the first, whose `first` is the difference.
 
         A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean. So inputs
-        and variables are larger, or the variables alone where the step cannot compute such inputs. This needs float64.
-        The last batch may have fewer rows, and so slices of other sizes.
+        and variables are larger: inputs of other signs, too, of the same signs where the step cannot compute those, or
+        the variables alone. This needs float64. The last batch may have fewer rows, and so slices of other sizes.
 
         Raises:
             NeedsReplica: Slices and the whole differ there.
@@ -188,6 +198,8 @@ class Probe:
             tried = (self._difference_of(batch, distant=True) for batch in batches)
             difference = next((each for each in tried if not math.isnan(each)), math.nan)
             self._require(difference, ROUNDED, "larger numbers", "have a sum over samples beside a mean")
+        if self._tolerance >= COARSE:
+            self._trial.replace_randomness()
         if self._short is not None and not math.isnan(first):
             rows = f"the {int(source.rows(self._short))} rows of the last one"
             bound = ROUNDED if self._tolerance == EXACT else HALF
@@ -274,6 +286,11 @@ class Probe:
 def needs_replica(message: str) -> NeedsReplica:
     """Return the error of a step that cannot be divided, before the first update."""
     return NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
+
+
+def _reads_otherwise(found: ProbeResult, first: ProbeResult) -> bool:
+    """Return whether the losses of two comparisons are read differently; one without finite gradients says nothing."""
+    return found.reading is not first.reading and found.finite and not math.isnan(found.difference)
 
 
 def _fine(difference: float, tolerance: float) -> bool:

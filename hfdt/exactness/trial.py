@@ -76,8 +76,9 @@ class StepTrial:
     It is traced once, for batches of any size, and computed in float64. It runs eagerly in three cases: a script that
     runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
 
-    `by_script`: the script made an operation of the traced step. `counts`: the step reads whole numbers from variables,
-    such as the number of updates. `written`: the lines that assign variables, by the variable's id.
+    `by_script`: the script made an operation of the traced step. `counts`: the variables of one number that the step
+    reads and that may count steps, such as the number of updates. `written`: the lines that assign
+    variables, by the variable's id.
 
     `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 

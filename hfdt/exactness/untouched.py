@@ -104,7 +104,8 @@ def larger(batch: Any, *, signs: bool = False) -> Any:
     def magnified(value: Any) -> Any:
         if not value.dtype.is_floating:
             return value
-        return _moved(value * tf.cast(_LARGER, value.dtype), 0.0 if signs else 1.0)
+        found = value * tf.cast(_LARGER, value.dtype)
+        return found if signs else _moved(found, 1.0)
 
     return tf.nest.map_structure(
         lambda part: None if part is None else tf.nest.map_structure(magnified, part, expand_composites=True), batch

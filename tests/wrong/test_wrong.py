@@ -17,7 +17,7 @@ def run(request, expected):
     return divided(catalogue.QUICK, "hfdt", request.param)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", catalogue.QUICK)
 def test_trained_as_alone_or_refused(name, run, expected):
     verdict, output = run[name]

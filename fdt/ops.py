@@ -56,6 +56,11 @@ def reached(start: Iterable[Node], onward: Callable[[Node], Iterable[Node]]) -> 
     return seen
 
 
+def all_nodes(graph: Any) -> Sequence[Any]:
+    """Return the nodes of a GraphDef and of its functions."""
+    return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+
+
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")  # operations that call Python
 
 _numbers = itertools.count()

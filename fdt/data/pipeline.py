@@ -16,7 +16,7 @@ overwrite each other's files.
 import hashlib
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ def put_together(parts: Parts, element_spec: Any, seed: int, numbers: Mapping[in
     graph = graph_pb2.GraphDef.FromString(parts.graph)
     if numbers:
         _replace_numbers(graph, numbers)
-    for node in _all_nodes(graph):
+    for node in ops.all_nodes(graph):
         if "deterministic" in node.attr:
             node.attr["deterministic"].s = b"true"
     _forget_memory(graph)
@@ -227,7 +227,7 @@ def _array(proto: Any) -> Array:
 def _register(graph: Any, suffix: str) -> None:
     """Register the functions of maps and filters in this process, under names that are unique here."""
     names = {function.signature.name: f"{function.signature.name}_{suffix}" for function in graph.library.function}
-    for node in _all_nodes(graph):
+    for node in ops.all_nodes(graph):
         node.op = names.get(node.op, node.op)
         for attribute in node.attr.values():
             for function in (attribute.func, *attribute.list.func):
@@ -239,10 +239,6 @@ def _register(graph: Any, suffix: str) -> None:
             context.context().add_function_def(function)
 
 
-def _all_nodes(graph: Any) -> Sequence[Any]:
-    return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-
-
 def _output(name: str) -> str:
     return name if ":" in name else f"{name}:0"
 
@@ -250,7 +246,7 @@ def _output(name: str) -> str:
 def impurity(dataset: Dataset) -> str:
     """Return the reason why a row's value could depend on anything but the row, or "" for a pure map."""
     graph = dataset._map_func.function.graph.as_graph_def()
-    for node in _all_nodes(graph):
+    for node in ops.all_nodes(graph):
         if problem := _problem(node.op):
             return f"{node.op} at {where(dataset)} {problem}"
     return ""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fdt.keras.variables import tensor_variable
+from fdt.ops import reached
 from hfdt.exactness.row_dependence import line_of_script
 
 STATELESS = (
@@ -53,10 +54,5 @@ def any_rows(tensor: Any) -> bool:
 
 def _reached(op: Any) -> set[int]:
     """Return the ids of the tensors that the seed of a draw is computed from; its first input is the shape."""
-    seen, stack = dict[int, Any](), list(op.inputs[1:])
-    while stack:
-        tensor = stack.pop()
-        if id(tensor) not in seen:
-            seen[id(tensor)] = tensor
-            stack += tensor.op.inputs
-    return set(seen)
+    found = reached((t.ref() for t in op.inputs[1:]), lambda ref: [t.ref() for t in ref.deref().op.inputs])
+    return {id(ref.deref()) for ref in found}

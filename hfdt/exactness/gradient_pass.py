@@ -223,7 +223,6 @@ def _fits(spec: Any, batch: Any) -> bool:
 
 
 def _takes(spec: Any, leaf: Any) -> bool:
-    """Return whether a function of this TypeSpec takes `leaf`, a tensor or a TypeSpec with as much known."""
-    given = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
-    subtype = given.shape.is_subtype_of(spec.shape) if isinstance(spec, tf.TensorSpec) else True
-    return bool(subtype and spec.is_compatible_with(leaf))
+    """Return whether a function of this TypeSpec takes `leaf`, of whose shape as much must be known."""
+    known = not isinstance(spec, tf.TensorSpec) or tf.TensorShape(leaf.shape).is_subtype_of(spec.shape)
+    return known and bool(spec.is_compatible_with(leaf))

@@ -19,6 +19,7 @@ import tensorflow as tf
 from client_shim.script_code import script_parts
 from fdt.data import source
 from fdt.errors import NeedsReplica
+from fdt.ops import all_nodes
 from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import culprit
@@ -67,6 +68,7 @@ class Probe:
         self._spread = None if spread is None else spread(int(source.rows(self._batch)))
         self._short = short_batch(whole, last, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
+        self._later = _later_steps(self._trial)
         self._aggregates = Aggregates(trainable, self._tolerance)
 
     def note_log_sources(self, sources: LogSources) -> None:
@@ -98,7 +100,7 @@ class Probe:
             return replace(found, notes=[NOT_FINITE])
         if self.by_script and self._spread is not None and not allow_inexact:
             self._check_spread(moved, found)
-        for later in self._later_steps():
+        for later in self._later:
             if self._runs(moved, later) and _reads_otherwise(self._at(moved, later, allow_inexact), found):
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
         if self.by_script and exact and not allow_inexact:
@@ -143,14 +145,6 @@ class Probe:
     def _at(self, moved: bool, later: int, allow_inexact: bool) -> ProbeResult:
         with self._start(moved, later) as state:
             return self._found(state, allow_inexact)
-
-    def _later_steps(self) -> tuple[int, ...]:
-        """Return the numbers by which the step's counters are moved; a loop may run a million times then."""
-        if not self._trial.counts:
-            return ()
-        graph = self._trial.gradient_pass.traced.graph.as_graph_def()
-        nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
-        return LATER[:1] if any(node.op in ("While", "StatelessWhile") for node in nodes) else LATER
 
     def _runs(self, moved: bool, later: int) -> bool:
         """Return whether the whole batch's step runs `later` steps on: a counter may be an index. A collective."""
@@ -286,6 +280,14 @@ class Probe:
 def needs_replica(message: str) -> NeedsReplica:
     """Return the error of a step that cannot be divided, before the first update."""
     return NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
+
+
+def _later_steps(trial: StepTrial) -> tuple[int, ...]:
+    """Return the numbers by which the step's counters are moved; a loop may run a million times then."""
+    if not trial.counts:
+        return ()
+    nodes = all_nodes(trial.gradient_pass.traced.graph.as_graph_def())
+    return LATER[:1] if any(node.op in ("While", "StatelessWhile") for node in nodes) else LATER
 
 
 def _reads_otherwise(found: ProbeResult, first: ProbeResult) -> bool:

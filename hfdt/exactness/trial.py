@@ -77,8 +77,8 @@ class StepTrial:
     runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
 
     `by_script`: the script made an operation of the traced step. `counts`: the variables of one number that the step
-    reads and that may count steps, such as the number of updates. `written`: the lines that assign
-    variables, by the variable's id.
+    reads and that may count steps, such as the number of updates. `written`: the lines that
+    assign variables, by the variable's id.
 
     `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 

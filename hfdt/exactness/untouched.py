@@ -26,12 +26,9 @@ def others(trainable: Any) -> list[Any]:
 
 def counters(trainable: Any) -> list[Any]:
     """Return the variables of one number that may count steps: those of the optimizer, and the script's own."""
-    own = [v for v in map(tensor_variable, others(trainable)) if v.dtype.is_integer or v.dtype.is_floating]
-    return [v for v in (*own, *_whole_numbers(trainable.optimizer)) if v.shape.rank == 0]
-
-
-def _whole_numbers(variables: Sequence[Any]) -> list[Any]:
-    return [v for v in map(tensor_variable, variables) if v.dtype.is_integer]
+    own = [v for v in map(tensor_variable, others(trainable)) if not v.dtype.is_bool]
+    updates = [v for v in map(tensor_variable, trainable.optimizer) if v.dtype.is_integer]
+    return [v for v in (*own, *updates) if v.shape.rank == 0]
 
 
 class Untouched:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fdt.keras.variables import tensor_variable
 from fdt.ops import reached
-from hfdt.exactness.row_dependence import line_of_script
+from hfdt.exactness.script_lines import line_of_script
 
 STATELESS = (
     "StatelessRandom",

@@ -17,6 +17,8 @@ from fdt.errors import PassedThrough
 from fdt.keras.variables import call_converted, is_loss_scaled, read_behind, tensor_variable
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
+from hfdt.exactness import adjoints
+from hfdt.exactness.adjoints import Addition
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Deferred, GradientExchange
 from hfdt.worker.sparse_gradients import is_alike
@@ -35,6 +37,7 @@ class PassResult:
         logs: The logs of Keras's own step.
         watched: The tensors that the step was asked for.
         numbers: The logs of any step that are one number.
+        additions: The script's sums and means, where the step is traced.
     """
 
     context: StepContext
@@ -42,6 +45,7 @@ class PassResult:
     logs: Any
     watched: list[Tensor]
     numbers: dict[str, Tensor]
+    additions: list[Addition]
 
 
 class AppliedWithinError(PassedThrough):
@@ -83,8 +87,10 @@ class GradientPass:
             stack.enter_context(_unscaled(self._trainable.model.optimizer))
             stack.enter_context(deferred_updates(self._trainable, context))
             watching = stack.enter_context(self._watched(batch))
+            passes = stack.enter_context(adjoints.recorded())
             logs = call_converted(self._trainable.flavor.name, self._train_step, batch)
-        return PassResult(context, deferred, logs if terms.own_step else (), watching, self._numbers(logs))
+        additions = adjoints.behind(passes, [g for each in deferred for g in each.gradient])
+        return PassResult(context, deferred, logs if terms.own_step else (), watching, self._numbers(logs), additions)
 
     def _numbers(self, logs: Any) -> dict[str, Tensor]:
         found = logs if isinstance(logs, dict) else {}
@@ -96,7 +102,8 @@ class GradientPass:
 
         def traced(batch: Any, share: Tensor) -> Any:
             self._of_trace = found = self.run(terms, batch, share)
-            return [each.gradient for each in found.deferred], found.logs, found.watched, found.numbers
+            gradients, added = [each.gradient for each in found.deferred], [each.adjoint for each in found.additions]
+            return gradients, found.logs, found.watched, found.numbers, added
 
         self._spec = tf.nest.map_structure(any_rows, batch)
         function = tf.function(traced, autograph=False)
@@ -125,9 +132,11 @@ class GradientPass:
         """Call the traced function as the first part of `step`, in the graph that is traced."""
         traced = self._of_trace
         step.go_on_behind(traced.context, self._sent)
-        gradients, logs, watched, numbers = self.traced(batch, share)
+        gradients, logs, watched, numbers, added = self.traced(batch, share)
         pairs = zip(traced.deferred, gradients, strict=True)
-        return PassResult(step, [replace(each, gradient=found) for each, found in pairs], logs, watched, numbers)
+        deferred = [replace(each, gradient=found) for each, found in pairs]
+        additions = [replace(each, adjoint=found) for each, found in zip(traced.additions, added, strict=True)]
+        return PassResult(step, deferred, logs, watched, numbers, additions)
 
     def trains(self, batch: Any) -> bool:
         """Return whether training may run the traced function, and Keras's update behind it, on such a batch.

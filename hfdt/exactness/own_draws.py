@@ -14,7 +14,7 @@ from client_shim.script_code import update_objects
 from fdt.keras.variables import tensor_variable
 from hfdt.exactness.fixed_draws import STATELESS, alike_on_ranks, any_rows, handles
 from hfdt.exactness.gradient_pass import GradientPass
-from hfdt.exactness.row_dependence import line_of_script
+from hfdt.exactness.script_lines import line_of_script
 from replica.graph.flatten import RANDOM, Flat, flatten, function_graph, functions_of, written_by
 
 _KEYS = "StatelessRandomGet"  # operations that make a key and a counter of a seed, which draws take

@@ -19,15 +19,14 @@ import tensorflow as tf
 from client_shim.script_code import script_parts
 from fdt.data import source
 from fdt.errors import NeedsReplica
-from fdt.ops import all_nodes
 from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
-from hfdt.exactness import culprit
+from hfdt.exactness import adjoints, culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, relative
 from hfdt.exactness.probe_rows import few_rows, short_batch
-from hfdt.exactness.row_dependence import failed_line
+from hfdt.exactness.script_lines import failed_line
 from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial, is_half, validation_states
-from hfdt.exactness.untouched import LATER, Untouched, larger, others
+from hfdt.exactness.untouched import Untouched, larger, others
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
@@ -68,7 +67,6 @@ class Probe:
         self._spread = None if spread is None else spread(int(source.rows(self._batch)))
         self._short = short_batch(whole, last, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
-        self._later = _later_steps(self._trial)
         self._aggregates = Aggregates(trainable, self._tolerance)
 
     def note_log_sources(self, sources: LogSources) -> None:
@@ -100,7 +98,7 @@ class Probe:
             return replace(found, notes=[NOT_FINITE])
         if self.by_script and self._spread is not None and not allow_inexact:
             self._check_spread(moved, found)
-        for later in self._later:
+        for later in self._trial.later:
             if self._runs(moved, later) and _reads_otherwise(self._at(moved, later, allow_inexact), found):
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
         if self.by_script and exact and not allow_inexact:
@@ -236,7 +234,7 @@ class Probe:
             if found is not None:
                 self._trial = trial
                 return found
-        message = self._named(state, self._difference(self._sliced(state, self._trial), alone))
+        message = self._named(state, alone)
         if allow_inexact:
             return ProbeResult(Reading.MEAN, math.nan, [message])
         raise needs_replica(message)
@@ -245,10 +243,15 @@ class Probe:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
         sliced = self._sliced(state, trial)
         difference = self._difference(sliced, alone)
-        if not _fine(difference, self._tolerance):
+        if not _fine(difference, self._tolerance) or self._added_otherwise(trial, sliced, alone):
             return None
         self._aggregates.compare(self._terms.comm, trial.held, sliced, alone)
         return ProbeResult(trial.terms.reading, difference, [], finite=not math.isnan(difference))
+
+    def _added_otherwise(self, trial: StepTrial, sliced: Result, alone: Result | None) -> str:
+        """Return the first line whose sum or mean the reading of `trial` takes for the other; "" if none."""
+        mine = 0 if alone is None else adjoints.first_other(sliced.adjoints, alone.adjoints, self._tolerance)
+        return ["", *trial.added][int(agreed(self._terms.comm, float(mine)))]
 
     def _other_readings(self) -> list[Reading]:
         readings = [Reading.MEAN]
@@ -256,7 +259,12 @@ class Probe:
         readings += [] if self._terms.own_step else [Reading.STEP_SUM]
         return [reading for reading in readings if reading is not self._trial.terms.reading]
 
-    def _named(self, state: Untouched, difference: float) -> str:
+    def _named(self, state: Untouched, alone: Result | None) -> str:
+        sliced = self._sliced(state, self._trial)
+        difference = self._difference(sliced, alone)
+        if _fine(difference, self._tolerance):
+            other = self._added_otherwise(self._trial, sliced, alone)
+            return f"the loss is a mean over samples, but the sum at {other} is not"
         reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)
         return f"{reason}: gradients differ by {difference:.2g} of their size"
 
@@ -280,14 +288,6 @@ class Probe:
 def needs_replica(message: str) -> NeedsReplica:
     """Return the error of a step that cannot be divided, before the first update."""
     return NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
-
-
-def _later_steps(trial: StepTrial) -> tuple[int, ...]:
-    """Return the numbers by which the step's counters are moved; a loop may run a million times then."""
-    if not trial.counts:
-        return ()
-    nodes = all_nodes(trial.gradient_pass.traced.graph.as_graph_def())
-    return LATER[:1] if any(node.op in ("While", "StatelessWhile") for node in nodes) else LATER
 
 
 def _reads_otherwise(found: ProbeResult, first: ProbeResult) -> bool:

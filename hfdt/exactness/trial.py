@@ -15,13 +15,13 @@ from fdt.keras.variables import call_converted, tensor_variable
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
-from hfdt.exactness import assigned_state
+from hfdt.exactness import adjoints, assigned_state
 from hfdt.exactness.float64 import SUM_SCOPE, InFloat64
 from hfdt.exactness.gradient_pass import GradientPass, any_rows
 from hfdt.exactness.metrics import MetricTotals, metric_objects, result_of
 from hfdt.exactness.probe_rows import cost_of_a_row
-from hfdt.exactness.row_dependence import made_by_script
-from hfdt.exactness.untouched import counters, others, without_randomness
+from hfdt.exactness.script_lines import made_by_script
+from hfdt.exactness.untouched import counters, later_steps, others, without_randomness
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
@@ -45,6 +45,7 @@ class Result:
         logs: The numbers that the step returns by name: (mean over ranks by weight, sum over ranks).
         results: The local results of the metrics that `LogSources.metrics` names, and the local logs of that name.
         seen: The tensors that the trial recorded.
+        adjoints: The totals over ranks of the adjoints of `StepTrial.added`, float64 [added, 2].
     """
 
     gradients: list[Tensor]
@@ -54,6 +55,7 @@ class Result:
     logs: dict[str, tuple[float, float]]
     results: dict[str, tuple[Any, float]]
     seen: Sequence[Tensor] = ()
+    adjoints: Tensor = ()
 
 
 class Scoped:
@@ -77,8 +79,8 @@ class StepTrial:
     runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
 
     `by_script`: the script made an operation of the traced step. `counts`: the variables of one number that the step
-    reads and that may count steps, such as the number of updates. `written`: the lines that
-    assign variables, by the variable's id.
+    reads and that may count steps, such as the number of updates; `later`: the numbers by which they are moved.
+    `written`: the lines that assign variables, by the variable's id. `added`: the lines of the script's sums and means.
 
     `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 
@@ -97,7 +99,9 @@ class StepTrial:
         self._still = self.by_script = False
         self.written: dict[int, str] = {}
         self._log_names: list[str] = []
+        self.added: list[str] = []
         self.counts: list[Any] = []
+        self.later: tuple[int, ...] = ()
         self.tolerance = self._trace(batch)
 
     def replace_randomness(self) -> None:
@@ -122,6 +126,7 @@ class StepTrial:
         written = self.gradient_pass.written
         steps_of = {id(tensor_variable(v)) for v in self._trainable.optimizer} | set(written)
         self.counts = [v for v in counters(self._trainable) if id(v.handle) in captured and id(v) in steps_of]
+        self.later = later_steps(graph) if self.counts else ()
         self.row_cost, self.by_script = cost_of_a_row(graph), made_by_script(graph)
         function = tf.function(functools.partial(self._gradients, terms), autograph=False)
         spec = tf.nest.map_structure(any_rows, batch)
@@ -159,14 +164,21 @@ class StepTrial:
             if terms.seen_scalar_loss:
                 self.terms.note_scalar_loss()
         count, watched = self._sizes
-        logs, results = self._numbers(terms, share, out[count + watched :])
+        first = count + watched
+        logs, results = self._numbers(terms, share, out[first : first + len(self._log_names)])
+        added = out[first + len(self._log_names) :]
         if int(share[0]) == 0:
             totals.load(totals._start)
         state, allowances = self._state(terms.comm)
-        return Result(out[:count], totals.total(), state, allowances, logs, results, out[count : count + watched])
+        sums = terms.comm.sum(added, "hfdt.adjoints")[0] if added else ()
+        return Result(out[:count], totals.total(), state, allowances, logs, results, out[count:first], sums)
 
     def _gradients(self, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
-        """Run the step; return the sketches of the gradients' means over ranks, the watched tensors, and the logs."""
+        """Run the step.
+
+        Returns:
+            The sketches of the gradients' means over ranks, the watched tensors, the logs, the adjoints' totals.
+        """
         if tf.executing_eagerly():
             found = self.gradient_pass.run(terms, batch, share)
         else:
@@ -177,7 +189,9 @@ class StepTrial:
         self.written.update(found.context.written)
         logs = {} if terms.own_logs else found.numbers
         self._sizes, self._log_names = (len(gradients), len(found.watched)), list(logs)
-        return [*gradients, *found.watched, *logs.values()]
+        self.added = [each.line for each in found.additions]
+        totals = adjoints.totals(found.additions, found.context.weight(tf.float64))
+        return [*gradients, *found.watched, *logs.values(), *totals]
 
     @property
     def held(self) -> list[tuple[Any, str]]:

@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from fdt.keras import unique
 from fdt.keras.variables import assign, tensor_variable
+from fdt.ops import all_nodes
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.exactness.gradient_pass import is_numeric
 
 _MOVED = 2**20  # elements of the largest variable that is perturbed
-LATER = 1000, 1_000_000  # steps by which trials of later steps are later
+_LATER = 1000, 1_000_000  # steps by which trials of later steps are later
 _NEAR, _DISTANT = 0.1, 3.0  # perturbations, in mean magnitudes
 _LARGER = 10.0
 
@@ -29,6 +30,12 @@ def counters(trainable: Any) -> list[Any]:
     own = [v for v in map(tensor_variable, others(trainable)) if not v.dtype.is_bool]
     updates = [v for v in map(tensor_variable, trainable.optimizer) if v.dtype.is_integer]
     return [v for v in (*own, *updates) if v.shape.rank == 0]
+
+
+def later_steps(graph: Any) -> tuple[int, ...]:
+    """Return the numbers by which counters are moved; a loop of the step's graph may run a million times then."""
+    loops = any(node.op in ("While", "StatelessWhile") for node in all_nodes(graph.as_graph_def()))
+    return _LATER[:1] if loops else _LATER
 
 
 class Untouched:

@@ -183,6 +183,13 @@ CALLED = [
         made_in_a_trace,
         lambda function, initializers: len(initializers) == 1,
     ),
+    # hfdt/exactness/adjoints.py
+    (
+        type(private.ops.gradient_registry),
+        "lookup",
+        taped(tf.reduce_sum),
+        lambda registry, name: registry is private.ops.gradient_registry and name == "Sum",
+    ),
     # client_shim/replica/entropy.py
     (
         private.gen_stateful_random_ops,

@@ -1,0 +1,46 @@
+"""The lines of the script that made the operations of a traced step; Keras's own operations have none."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from client_shim.replica.steps import of_script
+
+_NODE = re.compile(r"{{node ([^}]+)}}")  # in TensorFlow's message
+_GRADIENTS = ("/eager/backprop.py", "/ops/gradients_util.py")  # their operations repeat those of the forward pass
+# These run what a script put between a functional model's layers: keras.ops, and tf_keras's layers of TensorFlow's.
+_GIVEN_BY_SCRIPT = ("/src/ops/function.py", "/src/layers/core/tf_op_layer.py")
+_FOR_ANY_CALLER = (
+    *("/src/ops/", "/src/backend/", "/src/backend.py", "/src/utils/", "/src/random/"),
+    "/src/models/functional.py",
+)
+
+
+def line_of_script(op: Any) -> str:
+    """Return the script's line that made the operation; "" if Keras made it for itself, or a gradient.
+
+    The operations of a functional model have no line of the script: its layers were called before.
+    """
+    for frame in reversed(op.traceback or ()):
+        path = frame.filename
+        if "/tensorflow/" in path:
+            if path.endswith(_GRADIENTS):
+                return ""
+        elif of_script(path):
+            return f"{Path(path).name}:{frame.lineno}"
+        elif path.endswith(_GIVEN_BY_SCRIPT):
+            return "an operation between layers"
+        elif "keras/src/" in path and not any(part in path for part in _FOR_ANY_CALLER):
+            return ""
+    return ""
+
+
+def made_by_script(graph: Any) -> bool:
+    """Return whether a line of the script made some operation of the graph."""
+    return any(line_of_script(op) for op in graph.get_operations())
+
+
+def failed_line(graph: Any, error: Exception) -> str:
+    """Return the script's line that made the operation of the graph which an error names; "" if it names none."""
+    names = set(_NODE.findall(str(error))[-1:])
+    return next((line for op in graph.get_operations() if op.name in names and (line := line_of_script(op))), "")

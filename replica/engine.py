@@ -9,6 +9,7 @@ from fdt.patches import Patch, patched, replace
 from replica import reads, tape, tensors
 from replica.convert import Converter
 from replica.eager import Eager
+from replica.entered import EnteredValues
 from replica.entry import RowEntry
 from replica.exchange import GroupedExchange
 from replica.functions import Functions
@@ -30,10 +31,11 @@ class PlacementEngine:
         own = execute.execute
         self.report = DivisionReport(where)
         self.converter = Converter(exchange, own)
-        self._input = InputDivision(exchange, self.report)
-        self.entry = RowEntry(self.converter, self._input)
+        values = EnteredValues(exchange)
+        self._input = InputDivision(exchange, self.report, values)
+        self.entry = RowEntry(self.converter, self._input, values)
         self.samples = SampleCount(self.entry)
-        self.variables = ReplicatedVariables(exchange, stepped, self.samples)
+        self.variables = ReplicatedVariables(exchange, stepped, self.samples, values)
         self.updates = OptimizerUpdates(self.samples)
         self._eager = Eager(self.converter, self.entry, self.variables, self.report, own)
         self._functions = Functions(self.converter, self.entry, self.variables, self.updates, self.report, own)

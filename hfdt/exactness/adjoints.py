@@ -2,13 +2,13 @@
 
 A sum over samples which happens to be 0 for the rows at hand adds nothing to gradients, so these do not tell it from a
 mean: a penalty of values out of a range, or a rare label's loss. Its adjoints do. An element's adjoint is 1 in a sum
-and 1/n in a mean of n elements, whatever the element is. Where ranks' losses, weighted, add up to the whole batch's,
-their adjoints do, too, at every operation. So do sums of the adjoints, in which the order of rows does not matter.
+and 1/n in a mean of n elements, whatever the element is. So the totals of the adjoints of rows tell which it is: those
+of ranks add up to the whole batch's with the ranks' weights in a mean, and without them in a sum.
 """
 
 import contextlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,19 +17,22 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import ops
 from fdt.patches import Patch, patched
-from fdt.typing import Tensor
+from fdt.typing import Array, Tensor
 from hfdt.exactness.script_lines import line_of_script
 
 _REDUCTIONS = ("Sum", "Mean", "L2Loss", "SegmentSum", "UnsortedSegmentSum")
 _NOISE = 1e-6  # adjoints whose absolute values add up to less may be rounding errors
 
 
-@dataclass(frozen=True)
+@dataclass
 class Addition:
-    """A sum or mean in the script. `adjoint`: of what it adds up, with the shape of its input."""
+    """A sum or mean in the script, or several of the same tensor.
+
+    `adjoints`: of what each adds up, with the shapes of their inputs.
+    """
 
     line: str
-    adjoint: Tensor
+    adjoints: list[Tensor] = field(default_factory=list)
 
 
 @dataclass
@@ -42,41 +45,41 @@ class Backward:
     def add(self, kind: str, tensor: Any, adjoint: Tensor) -> None:
         """Record an addition of this kind if the script made it. TensorFlow tells an input of it, not the operation."""
         lines = (line_of_script(op) for op in tensor.consumers() if op.type == kind)
-        key, line = (kind, tensor.name), next(filter(None, lines), "")
-        if key in self.additions:
-            adjoint += self.additions[key].adjoint
-        if line:
-            self.additions[key] = Addition(line, adjoint)
+        if adjoint.dtype.is_floating and (line := next(filter(None, lines), "")):
+            self.additions.setdefault((kind, tensor.name), Addition(line)).adjoints.append(adjoint)
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Backward]]:
-    """Record the backward passes of a step that is traced within the context. A step that runs eagerly has none."""
+    """Record the backward passes of a step that this thread traces within the context; nothing of an eager step."""
     done: list[Backward] = []
-    if tf.executing_eagerly():
+    if tf.executing_eagerly():  # ranks may be threads, which patches would reach
         yield done
         return
-    graph, running = tf.compat.v1.get_default_graph(), list[Backward]()
+    graph, thread, running = tf.compat.v1.get_default_graph(), threading.get_ident(), list[Backward]()
 
     def gradient(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return original(*args, **kwargs)
         running.append(Backward())
         try:
             found = original(*args, **kwargs)
         finally:
             done.append(running.pop())
-        done[-1].results.extend(tf.nest.flatten(found))
+        done[-1].results.extend(tf.nest.flatten(found, expand_composites=True))
         return found
 
     def lookup(original: Callable[..., Any], registry: Any, name: str) -> Any:
         function = original(registry, name)
-        recording = running and registry is ops.gradient_registry and name in _REDUCTIONS
-        return differentiated(name, function) if recording else function
+        recording = running and threading.get_ident() == thread and registry is ops.gradient_registry
+        return differentiated(name, function) if recording and name in _REDUCTIONS else function
 
     def differentiated(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(op: Any, *gradients: Any) -> Any:
             found = function(op, *gradients)
             first = tf.nest.flatten(found)[0] if name != "L2Loss" else tf.ones_like(op.inputs[0]) * gradients[0]
             if getattr(first, "graph", None) is graph:
+                # the tape keeps the inputs that the gradient reads: of segments, their numbers
                 running[-1].add(name, op.inputs["Segment" in name], first)
             return found
 
@@ -88,32 +91,58 @@ def recorded() -> Iterator[list[Backward]]:
 
 
 def behind(passes: Iterable[Backward], gradients: Iterable[Any]) -> list[Addition]:
-    """Return the additions of the passes that returned any of `gradients`, in the same order on all ranks.
+    """Return the additions of the passes of which `gradients` are made, in the same order on all ranks.
 
-    Another pass has another purpose: its numbers may be an input of the model, or a norm that is not divided.
+    A pass before these has another purpose: its results may be an input of the model.
     """
-    used = {id(gradient) for gradient in gradients if gradient is not None}
-    kept = [each.additions for each in passes if used & set(map(id, each.results))]
+    owners = {id(result): each for each in passes for result in each.results if result is not None}
+    waiting = [t for t in tf.nest.flatten(list(gradients), expand_composites=True) if t is not None]
+    used, seen = set[int](), set[int]()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in owners:
+            used.add(id(owners[id(tensor)]))
+        elif id(tensor) not in seen and hasattr(tensor, "graph"):
+            seen.add(id(tensor))
+            waiting += tensor.op.inputs
+    kept = [each.additions for each in passes if id(each) in used]
     return [additions[key] for additions in kept for key in sorted(additions)]
 
 
-def totals(additions: Sequence[Addition], weight: Tensor) -> list[Tensor]:
-    """Return a rank's float64 [additions, 2]: the weighted sums of the adjoints, and of their absolute values.
+def totals(additions: Iterable[Addition]) -> list[Tensor]:
+    """Return the sums of the adjoints and of their absolute values, float64 [additions, 2]; empty without additions."""
+    wide = [[tf.cast(adjoint, tf.float64) for adjoint in each.adjoints] for each in additions]
+    sums = [[tf.add_n([tf.reduce_sum(f(a)) for a in each]) for f in (tf.identity, tf.abs)] for each in wide]
+    return [tf.stack(sums)] if sums else []
 
-    The list is empty where there are no additions. `weight`: the rank's weight in the exchange, a float64 scalar.
+
+def over_ranks(sums: Tensor, weight: Tensor) -> Tensor:
+    """Return what ranks add up, float64 [additions, 2, 2]: their `totals`, weighted and not.
+
+    Args:
+        sums: The `totals` of this rank.
+        weight: Its weight in the exchange, a float64 scalar; 0 for a rank without rows, which adds nothing.
     """
-    wide = [tf.cast(each.adjoint, tf.float64) for each in additions]
-    pairs = [tf.stack([tf.reduce_sum(each), tf.reduce_sum(tf.abs(each))]) for each in wide]
-    return [tf.math.multiply_no_nan(tf.stack(pairs), weight)] if pairs else []
+    return tf.stack([tf.math.multiply_no_nan(sums, each) for each in (weight, tf.sign(weight))], 1)
 
 
-def first_other(ours: Tensor, theirs: Tensor, tolerance: float) -> int:
-    """Return the number, from 1, of the first addition whose sums differ by more than `tolerance`, relative; else 0.
+def first_sum(ours: Tensor, theirs: Tensor, tolerance: float) -> int:
+    """Return the number, from 1, of the first addition that is a sum over rows where ranks are weighted; 0 if none is.
 
-    Sums that are not finite do not differ.
+    Its totals are the whole batch's without the weights, and are not with them. Others say nothing: an addition of what
+    ranks do not divide, or of rows that are padded to other lengths.
+
+    Args:
+        ours: The sums of `over_ranks` of all ranks; none where the loss is not read as a mean.
+        theirs: Those of the whole batch; none likewise.
+        tolerance: The largest relative difference of equal numbers.
     """
-    for number, (a, b) in enumerate(zip(np.asarray(ours), np.asarray(theirs), strict=True), 1):
-        difference = float(np.max(np.abs(a - b)))
-        if math.isfinite(difference) and difference > tolerance * (float(b[1]) + _NOISE):
+    pairs = zip(np.asarray(ours), np.asarray(theirs), strict=False)
+    for number, ((weighted, plain), (whole, _)) in enumerate(pairs, 1):
+        if not _same(weighted, whole, tolerance) and _same(plain, whole, tolerance):
             return number
     return 0
+
+
+def _same(ours: Array, theirs: Array, tolerance: float) -> bool:
+    return bool(np.max(np.abs(ours - theirs)) <= tolerance * (float(theirs[1]) + _NOISE))

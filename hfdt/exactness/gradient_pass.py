@@ -18,7 +18,6 @@ from fdt.keras.variables import call_converted, is_loss_scaled, read_behind, ten
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
 from hfdt.exactness import adjoints
-from hfdt.exactness.adjoints import Addition
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Deferred, GradientExchange
 from hfdt.worker.sparse_gradients import is_alike
@@ -37,7 +36,8 @@ class PassResult:
         logs: The logs of Keras's own step.
         watched: The tensors that the step was asked for.
         numbers: The logs of any step that are one number.
-        additions: The script's sums and means, where the step is traced.
+        added: The totals of the adjoints of the script's sums and means (adjoints.py); empty in an eager step.
+        lines: The lines of these.
     """
 
     context: StepContext
@@ -45,7 +45,8 @@ class PassResult:
     logs: Any
     watched: list[Tensor]
     numbers: dict[str, Tensor]
-    additions: list[Addition]
+    added: list[Tensor]
+    lines: list[str]
 
 
 class AppliedWithinError(PassedThrough):
@@ -90,7 +91,9 @@ class GradientPass:
             passes = stack.enter_context(adjoints.recorded())
             logs = call_converted(self._trainable.flavor.name, self._train_step, batch)
         additions = adjoints.behind(passes, [g for each in deferred for g in each.gradient])
-        return PassResult(context, deferred, logs if terms.own_step else (), watching, self._numbers(logs), additions)
+        added, lines = adjoints.totals(additions), [each.line for each in additions]
+        logs, numbers = logs if terms.own_step else (), self._numbers(logs)
+        return PassResult(context, deferred, logs, watching, numbers, added, lines)
 
     def _numbers(self, logs: Any) -> dict[str, Tensor]:
         found = logs if isinstance(logs, dict) else {}
@@ -102,8 +105,7 @@ class GradientPass:
 
         def traced(batch: Any, share: Tensor) -> Any:
             self._of_trace = found = self.run(terms, batch, share)
-            gradients, added = [each.gradient for each in found.deferred], [each.adjoint for each in found.additions]
-            return gradients, found.logs, found.watched, found.numbers, added
+            return [each.gradient for each in found.deferred], found.logs, found.watched, found.numbers, found.added
 
         self._spec = tf.nest.map_structure(any_rows, batch)
         function = tf.function(traced, autograph=False)
@@ -135,8 +137,7 @@ class GradientPass:
         gradients, logs, watched, numbers, added = self.traced(batch, share)
         pairs = zip(traced.deferred, gradients, strict=True)
         deferred = [replace(each, gradient=found) for each, found in pairs]
-        additions = [replace(each, adjoint=found) for each, found in zip(traced.additions, added, strict=True)]
-        return PassResult(step, deferred, logs, watched, numbers, additions)
+        return PassResult(step, deferred, logs, watched, numbers, added, traced.lines)
 
     def trains(self, batch: Any) -> bool:
         """Return whether training may run the traced function, and Keras's update behind it, on such a batch.

@@ -243,14 +243,14 @@ class Probe:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
         sliced = self._sliced(state, trial)
         difference = self._difference(sliced, alone)
-        if not _fine(difference, self._tolerance) or self._added_otherwise(trial, sliced, alone):
+        if not _fine(difference, self._tolerance) or self._sum_among_means(trial, sliced, alone):
             return None
         self._aggregates.compare(self._terms.comm, trial.held, sliced, alone)
         return ProbeResult(trial.terms.reading, difference, [], finite=not math.isnan(difference))
 
-    def _added_otherwise(self, trial: StepTrial, sliced: Result, alone: Result | None) -> str:
-        """Return the first line whose sum or mean the reading of `trial` takes for the other; "" if none."""
-        mine = 0 if alone is None else adjoints.first_other(sliced.adjoints, alone.adjoints, self._tolerance)
+    def _sum_among_means(self, trial: StepTrial, sliced: Result, alone: Result | None) -> str:
+        """Return the first line whose sum over samples `trial` takes for a mean; "" if none. A collective."""
+        mine = 0 if alone is None else adjoints.first_sum(sliced.adjoints, alone.adjoints, self._tolerance)
         return ["", *trial.added][int(agreed(self._terms.comm, float(mine)))]
 
     def _other_readings(self) -> list[Reading]:
@@ -263,8 +263,8 @@ class Probe:
         sliced = self._sliced(state, self._trial)
         difference = self._difference(sliced, alone)
         if _fine(difference, self._tolerance):
-            other = self._added_otherwise(self._trial, sliced, alone)
-            return f"the loss is a mean over samples, but the sum at {other} is not"
+            line = self._sum_among_means(self._trial, sliced, alone)
+            return f"the loss is a mean over samples, but the sum at {line} is not"
         reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)
         return f"{reason}: gradients differ by {difference:.2g} of their size"
 

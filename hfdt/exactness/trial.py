@@ -45,7 +45,7 @@ class Result:
         logs: The numbers that the step returns by name: (mean over ranks by weight, sum over ranks).
         results: The local results of the metrics that `LogSources.metrics` names, and the local logs of that name.
         seen: The tensors that the trial recorded.
-        adjoints: The totals over ranks of the adjoints of `StepTrial.added`, float64 [added, 2].
+        adjoints: Of `StepTrial.added`, what `adjoints.over_ranks` gives, added over ranks.
     """
 
     gradients: list[Tensor]
@@ -80,7 +80,8 @@ class StepTrial:
 
     `by_script`: the script made an operation of the traced step. `counts`: the variables of one number that the step
     reads and that may count steps, such as the number of updates; `later`: the numbers by which they are moved.
-    `written`: the lines that assign variables, by the variable's id. `added`: the lines of the script's sums and means.
+    `written`: the lines that assign variables, by the variable's id. `added`: the lines of the script's sums and means,
+    where losses are read as means.
 
     `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 
@@ -177,7 +178,7 @@ class StepTrial:
         """Run the step.
 
         Returns:
-            The sketches of the gradients' means over ranks, the watched tensors, the logs, the adjoints' totals.
+            The sketches of the gradients' means over ranks, the watched tensors, the logs, the sums of adjoints.
         """
         if tf.executing_eagerly():
             found = self.gradient_pass.run(terms, batch, share)
@@ -189,9 +190,10 @@ class StepTrial:
         self.written.update(found.context.written)
         logs = {} if terms.own_logs else found.numbers
         self._sizes, self._log_names = (len(gradients), len(found.watched)), list(logs)
-        self.added = [each.line for each in found.additions]
-        totals = adjoints.totals(found.additions, found.context.weight(tf.float64))
-        return [*gradients, *found.watched, *logs.values(), *totals]
+        added = found.added if self.terms.reading is Reading.MEAN else []
+        self.added = found.lines if added else []
+        sums = [adjoints.over_ranks(each, found.context.weight(tf.float64)) for each in added]
+        return [*gradients, *found.watched, *logs.values(), *sums]
 
     @property
     def held(self) -> list[tuple[Any, str]]:

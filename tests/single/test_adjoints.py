@@ -18,7 +18,8 @@ def traced(step):
         with adjoints.recorded() as passes:
             gradients = step(x)
         found[:] = adjoints.behind(passes, gradients)
-        return [each.adjoint for each in found], adjoints.totals(found, tf.constant(0.5, tf.float64))
+        sums = [adjoints.over_ranks(each, tf.constant(0.5, tf.float64)) for each in adjoints.totals(found)]
+        return [a for each in found for a in each.adjoints], sums
 
     concrete = function.get_concrete_function(tf.TensorSpec([None, 2]))
     return [each.line.partition(":")[0] for each in found], concrete
@@ -48,18 +49,18 @@ def test_an_elements_adjoint_does_not_depend_on_the_element(target, adjoint):
     [found], [totals] = function(tf.zeros([3, 2]))
     assert lines == ["test_adjoints.py"]
     np.testing.assert_allclose(found, np.full([3, 2], adjoint), rtol=1e-6)
-    np.testing.assert_allclose(totals, [[3 * adjoint] * 2], rtol=1e-6)
+    np.testing.assert_allclose(totals, [[[3 * adjoint] * 2, [6 * adjoint] * 2]], rtol=1e-6)
 
 
-def test_sums_of_one_tensor_count_together():
+def test_sums_of_one_tensor_are_one_addition():
     def target(x):
         y = x * W
         return tf.reduce_sum(y) + tf.reduce_sum(tf.reduce_sum(y, axis=0))
 
-    _, function = traced(slopes(target))
-    found, _ = function(tf.zeros([3, 2]))
-    assert sorted(each.shape.rank for each in found) == [1, 2]
-    assert max(float(each[0, 0]) for each in found if each.shape.rank == 2) == 2.0
+    lines, function = traced(slopes(target))
+    _, [totals] = function(tf.zeros([3, 2]))
+    assert len(lines) == 2  # and the sum of the two columns
+    assert sorted(totals[:, 1, 0].numpy().tolist()) == [2.0, 12.0]
 
 
 def test_a_pass_whose_gradients_are_not_applied_is_left_out():
@@ -75,22 +76,49 @@ def test_a_pass_whose_gradients_are_not_applied_is_left_out():
     assert len(lines) == 1 and float(found[0, 0]) == pytest.approx(1 / 6)
 
 
+def test_sums_by_the_same_segments_may_have_other_shapes():
+    def target(x):
+        wide, narrow = (tf.math.segment_sum(y, tf.range(tf.shape(x)[0]) // 2) for y in (x * W, x[:, 0] * W[0]))
+        return tf.reduce_sum(wide**2) + tf.reduce_sum(narrow)
+
+    _, function = traced(slopes(target))
+    found, _ = function(tf.ones([4, 2]))
+    assert sorted(each.shape.rank for each in found) == [1, 1, 2, 2]
+
+
+def test_complex_sums_are_left_out():
+    lines, _ = traced(slopes(lambda x: tf.math.real(tf.reduce_sum(tf.cast(x * W, tf.complex64)))))
+    assert lines == []
+
+
 def test_an_eager_step_has_none():
+    before = tf.GradientTape.gradient
     with adjoints.recorded() as passes:
+        assert tf.GradientTape.gradient is before  # ranks that are threads trace nothing, and share the class
         gradients = slopes(lambda x: tf.reduce_sum(x * W))(tf.ones([3, 2]))
     assert adjoints.behind(passes, gradients) == []
+
+
+def test_gradients_that_the_script_scales_have_their_pass():
+    lines, function = traced(lambda x: [0.5 * g for g in slopes(lambda x: tf.reduce_sum(x * W))(x)])
+    [found], _ = function(tf.zeros([3, 2]))
+    assert len(lines) == 1 and float(found[0, 0]) == 1.0
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "number"),
     [
-        ([[4.0, 4.0], [2.0, 2.0]], [[4.0, 4.0], [4.0, 4.0]], 2),
-        ([[4.0, 4.0]], [[4.0 + 1e-9, 4.0 + 1e-9]], 0),
-        ([[0.0, 8.0]], [[1e-9, 8.0]], 0),  # of both signs: relative to the absolute values
-        ([[1e-15, 1e-15]], [[2e-16, 2e-16]], 0),  # rounding errors of a loss that is 0
-        ([[np.nan, np.nan], [1.0, 1.0]], [[1.0, 1.0], [2.0, 2.0]], 2),
-        ((), (), 0),
+        ([[2.0, 2.0], [4.0, 4.0]], [4.0, 4.0], 1),
+        ([[4.0, 4.0], [8.0, 8.0]], [4.0, 4.0], 0),  # a mean
+        ([[2.0, 2.0], [4.0 + 1e-9, 4.0]], [4.0, 4.0], 1),
+        ([[0.0, 4.0], [0.0, 8.0]], [0.0, 8.0], 1),  # of both signs
+        ([[3.0, 3.0], [5.0, 5.0]], [4.0, 4.0], 0),  # neither: rows that are padded to other lengths
+        ([[1e-15, 1e-15], [2e-15, 2e-15]], [2e-15, 2e-15], 0),  # rounding errors of a loss that is 0
+        ([[np.nan, np.nan], [np.nan, np.nan]], [1.0, 1.0], 0),
     ],
 )
-def test_the_first_other_sum_is_named(ours, theirs, number):
-    assert adjoints.first_other(ours, theirs, 1e-8) == number
+def test_a_sum_has_the_whole_batchs_totals_without_weights(ours, theirs, number):
+    assert adjoints.first_sum(np.array([ours]), np.array([[theirs, theirs]]), 1e-8) == number
+    mean = [[1.0, 1.0], [2.0, 2.0]]
+    assert adjoints.first_sum(np.array([mean, ours]), np.array([[mean[0]] * 2, [theirs] * 2]), 1e-8) == 2 * number
+    assert adjoints.first_sum((), np.array([[theirs, theirs]]), 1e-8) == 0

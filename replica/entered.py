@@ -14,6 +14,7 @@ from replica.placement import PARTIAL
 from replica.tensors import is_number, local_array
 
 _SAMPLE = 256  # elements at each end of a tensor
+_LARGEST = 1e100  # sums of larger numbers may overflow
 _ROUNDING = 1e-4  # relative: processors may round a feature differently
 
 DIFFERENT = (
@@ -39,8 +40,8 @@ class EnteredValues:
         self._where = self._where or where()
         flat = np.reshape(local_array(tensor), -1)
         ends = np.concatenate([flat[:_SAMPLE], flat[_SAMPLE:][-_SAMPLE:]]).astype(np.float64)
-        finite = ends[np.isfinite(ends)]
-        self._sums += finite.sum(), np.abs(finite).sum()
+        summed = ends[np.abs(ends) < _LARGEST]
+        self._sums += summed.sum(), np.abs(summed).sum()
 
     def compare(self, step: int) -> None:
         """Compare the sums with rank 0's. A collective.

@@ -85,8 +85,8 @@ def recorded() -> Iterator[list[Backward]]:
 
         return call
 
-    registry = type(ops.gradient_registry)
-    with patched([Patch(tf.GradientTape, "gradient", gradient), Patch(registry, "lookup", lookup)]):
+    taken = [Patch(owner, name, gradient) for owner, name in ((tf.GradientTape, "gradient"), (tf, "gradients"))]
+    with patched([*taken, Patch(type(ops.gradient_registry), "lookup", lookup)]):
         yield done
 
 

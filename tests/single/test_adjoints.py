@@ -76,6 +76,12 @@ def test_a_pass_whose_gradients_are_not_applied_is_left_out():
     assert len(lines) == 1 and float(found[0, 0]) == pytest.approx(1 / 6)
 
 
+def test_gradients_without_a_tape_have_adjoints():
+    lines, function = traced(lambda x: tf.gradients(tf.reduce_sum(x * W), [W]))
+    [found], _ = function(tf.zeros([3, 2]))
+    assert len(lines) == 1 and float(found[0, 0]) == 1.0
+
+
 def test_sums_by_the_same_segments_may_have_other_shapes():
     def target(x):
         wide, narrow = (tf.math.segment_sum(y, tf.range(tf.shape(x)[0]) // 2) for y in (x * W, x[:, 0] * W[0]))

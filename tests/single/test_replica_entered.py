@@ -47,7 +47,7 @@ def test_ranks_with_other_data_end_with_the_line(make, size):
     [
         lambda rank: [X, X[:3]],
         lambda rank: [X * (1 + 1e-7 * rank)],  # another processor's rounding
-        lambda rank: [np.full([4], np.nan), [np.inf, 1.0], np.zeros([0, 3]), ["text"], [1j]],
+        lambda rank: [np.full([4], np.nan), np.array([np.inf, 1e308, 1e308]), np.zeros([0, 3]), ["text"], [1j]],
         lambda rank: [],
     ],
     ids=["same", "rounded", "not_numbers", "none"],

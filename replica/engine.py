@@ -9,7 +9,6 @@ from fdt.patches import Patch, patched, replace
 from replica import reads, tape, tensors
 from replica.convert import Converter
 from replica.eager import Eager
-from replica.entered import EnteredValues
 from replica.entry import RowEntry
 from replica.exchange import GroupedExchange
 from replica.functions import Functions
@@ -31,11 +30,10 @@ class PlacementEngine:
         own = execute.execute
         self.report = DivisionReport(where)
         self.converter = Converter(exchange, own)
-        values = EnteredValues(exchange)
-        self._input = InputDivision(exchange, self.report, values)
-        self.entry = RowEntry(self.converter, self._input, values)
+        self._input = InputDivision(exchange, self.report)
+        self.entry = RowEntry(self.converter, self._input)
         self.samples = SampleCount(self.entry)
-        self.variables = ReplicatedVariables(exchange, stepped, self.samples, values)
+        self.variables = ReplicatedVariables(exchange, stepped, self.samples)
         self.updates = OptimizerUpdates(self.samples)
         self._eager = Eager(self.converter, self.entry, self.variables, self.report, own)
         self._functions = Functions(self.converter, self.entry, self.variables, self.updates, self.report, own)

@@ -15,7 +15,6 @@ from fdt.compat.tensorflow import concrete_function, control_flow, dataset_ops, 
 from fdt.patches import Patch, entry
 from fdt.typing import Tensor
 from replica.convert import Converter
-from replica.entered import EnteredValues
 from replica.input import InputDivision
 from replica.placement import Shard, divided
 from replica.tensors import EagerTensor, is_number, is_placed, local_shape_of, mode
@@ -29,7 +28,6 @@ class RowEntry:
     Args:
         converter: Changes placements.
         division: Divides the pipelines of datasets.
-        values: Adds up values of what is divided.
 
     Attributes:
         rows: This rank's rows and all rows of the last divided tensor; zeros before.
@@ -37,8 +35,8 @@ class RowEntry:
         first: Where the first one was divided: file and line, a description, and its rows.
     """
 
-    def __init__(self, converter: Converter, division: InputDivision, values: EnteredValues) -> None:
-        self._converter, self._division, self._values = converter, division, values
+    def __init__(self, converter: Converter, division: InputDivision) -> None:
+        self._converter, self._division = converter, division
         self.rank, self.size = converter.rank, converter.size
         self.rows, self.entered = (0, 0), 0
         self.first: tuple[str, str, int] | None = None
@@ -58,7 +56,6 @@ class RowEntry:
             return tensor.with_flat_values(self.cut(tensor.flat_values, what))
         if not self._has_rows(tensor):
             return tensor
-        self._values.add(tensor)
         shape = local_shape_of(tensor)
         if len(shape) > 1 or not self.rows[1]:
             self.note(shape[0], what)

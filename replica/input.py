@@ -21,7 +21,6 @@ from fdt.data import division
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from fdt.typing import Batch, Dataset, Tensor
-from replica.entered import EnteredValues
 from replica.exchange import GroupedExchange
 from replica.placement import Shard
 from replica.report import DivisionReport
@@ -41,7 +40,6 @@ class LocalInput:
     Attributes:
         pipeline: Yields (this rank's rows, their share, the source of the global batch).
         where: File and line of the first divided map.
-        source_rows: Returns the rows of the source of a global batch, as they are before the maps.
     """
 
     def __init__(self, found: division.Division, rank: int, size: int) -> None:
@@ -49,7 +47,6 @@ class LocalInput:
         with undivided(), unrecorded(), tf.device("CPU:0"):
             self.pipeline = division.local(found, rank, size, rows, source=True)
         self.where, self._compute = found.where, division.global_batch(found)
-        self.source_rows = functools.partial(division.source_rows, found)
         self._batches = self._read = 0  # batches drawn, and those of them that were read whole
 
     def placed(self, element: tuple[Batch, Tensor, Tensor], placement: Callable[[int], Shard | None]) -> Batch:
@@ -90,11 +87,10 @@ class InputDivision:
     Args:
         exchange: The collectives.
         report: Records what is divided.
-        values: Adds up values of the batches before they are mapped.
     """
 
-    def __init__(self, exchange: GroupedExchange, report: DivisionReport, values: EnteredValues) -> None:
-        self._exchange, self._report, self._values = exchange, report, values
+    def __init__(self, exchange: GroupedExchange, report: DivisionReport) -> None:
+        self._exchange, self._report = exchange, report
 
     def patches(self) -> list[Patch]:
         """Return the replacements in TensorFlow."""
@@ -143,12 +139,7 @@ class InputDivision:
             failed = ROW_FAILED.format(where=where(), rank=self._exchange.rank, error=reason)
             self._exchange.refuse(WorkerError(failed))
             raise
-        found: LocalInput = iterator._local_input
-        if not mode.undivided:
-            with undivided(), unrecorded():
-                for leaf in found.source_rows(element[2]):
-                    self._values.add(leaf)
-        return found.placed(element, placement)
+        return iterator._local_input.placed(element, placement)
 
 
 def _prevents(found: "division.Division | LocalInput") -> str:

@@ -12,7 +12,6 @@ from client_shim.replica.steps import where
 from fdt.compat.tensorflow import func_graph, polymorphic_function, resource_variable_ops
 from fdt.errors import WorkerError
 from fdt.patches import Patch
-from replica.entered import EnteredValues
 from replica.exchange import GroupedExchange
 from replica.graph.flatten import function_graph, functions_of
 from replica.placement import PARTIAL
@@ -39,13 +38,10 @@ class ReplicatedVariables:
         exchange: The collectives.
         stepped: Called when a step begins to assign variables.
         samples: The count of samples.
-        values: What ranks have read, which is compared with the variables.
     """
 
-    def __init__(
-        self, exchange: GroupedExchange, stepped: Callable[[], None], samples: SampleCount, values: EnteredValues
-    ) -> None:
-        self._exchange, self._stepped, self._samples, self._values = exchange, stepped, samples, values
+    def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None], samples: SampleCount) -> None:
+        self._exchange, self._stepped, self._samples = exchange, stepped, samples
         self.count = StepCount(samples, self._begin_step)
         self._made: list[weakref.ref[Any]] = []
         # by the id of a trainable variable's handle: the handle, and the index in `_made`
@@ -132,13 +128,12 @@ class ReplicatedVariables:
 
     # -- compared --------------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """Compare the data and all variables with rank 0's; set variables that differ by rounding to rank 0's.
+        """Compare all variables with rank 0's; set those that differ by rounding to rank 0's.
 
         Raises:
-            WorkerError: On every rank, where data or a variable differ by more than rounding.
+            WorkerError: On every rank, where a variable differs by more than rounding.
         """
         self._checked = self.steps
-        self._values.compare(self.steps)
         with unrecorded():
             sums = np.array([_checksum(v) for v in self._all()], np.int64)
             first = self._exchange.rank_0s("checksums", [sums])[0]

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from fdt.data.pipeline import impurity, where
 from fdt.data.source import as_is
-from fdt.typing import Batch, Dataset, Tensor
+from fdt.typing import Batch, Dataset
 
 _MAPS = {"_MapDataset", "_ParallelMapDataset"}
 _BATCHES = {"_BatchDataset", "_ParallelBatchDataset"}
@@ -110,7 +110,7 @@ def local(division: Division, rank: int, size: int, rows: int, *, source: bool =
         rank: The rank.
         size: The world size.
         rows: The `width`.
-        source: Add a third part, from which `source_rows` takes the rows of the global batch before the maps.
+        source: Add a third part, from which `global_batch` computes the global batch.
     """
     whole = division.batch(division.rows)
     place = tf.data.Dataset.from_tensors(tf.constant([rank, size, rows], tf.int64)).repeat()
@@ -135,25 +135,19 @@ def local(division: Division, rank: int, size: int, rows: int, *, source: bool =
     return stream
 
 
-def source_rows(division: Division, source: Any) -> list[Tensor]:
-    """Return the rows of a global batch before the maps. `source`: of an element of `local`."""
-    specs = tf.nest.flatten(division.rows.element_spec)
-    rows: list[Tensor] = tf.raw_ops.OptionalGetValue(
-        optional=source,
-        output_types=[spec.dtype for spec in specs],
-        output_shapes=[[None, *spec.shape] for spec in specs],
-    )
-    return rows
-
-
 def global_batch(division: Division) -> Callable[[Any], Batch]:
     """Return a function that computes a global batch from the `source` of an element of `local`.
 
     Each row is mapped by the same functions as in the pipeline, so it has the same value.
     """
+    specs = tf.nest.flatten(division.rows.element_spec)
 
     def compute(source: Any) -> Batch:
-        rows = source_rows(division, source)
+        rows = tf.raw_ops.OptionalGetValue(
+            optional=source,
+            output_types=[spec.dtype for spec in specs],
+            output_shapes=[[None, *spec.shape] for spec in specs],
+        )
         stream = tf.data.Dataset.from_tensor_slices(tuple(rows))
         for step in division.maps:
             stream = step(stream)

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from fdt.errors import WorkerError
 from fdt.patches import patched
-from replica.entered import EnteredValues
 from replica.exchange import GroupedExchange
 from replica.graph.flatten import flatten
 from replica.graph.interpret import draws_within, interpret
@@ -24,8 +23,7 @@ def on_each(work, size=2):
     def run(comm):
         exchange = GroupedExchange(MemoryGroup(comm.rank, size, comm))
         samples = SampleCount(SimpleNamespace(rows=(0, 0), entered=0))
-        values = EnteredValues(exchange)
-        return work(comm.rank, ReplicatedVariables(exchange, lambda: None, samples, values))
+        return work(comm.rank, ReplicatedVariables(exchange, lambda: None, samples))
 
     return on_ranks(size, run)
 

@@ -61,7 +61,6 @@ REFUSED = {
     "fit_vector_log": "returns 'columns', which is not one number",
     "fit_weighted_by_updates": "Growing.train_step",
     "forward_mode": "forward-mode differentiation",
-    "seed_of_process": "seed_of_process.py:12 must be the same on every rank",
     "session_sum": "a session's gradient must be a mean or a sum",
 }
 # Those that the tests run besides those of issue 13; all: python -m tests.wrong.

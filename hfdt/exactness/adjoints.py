@@ -8,7 +8,7 @@ of ranks add up to the whole batch's with the ranks' weights in a mean, and with
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,18 +95,29 @@ def behind(passes: Iterable[Backward], gradients: Iterable[Any]) -> list[Additio
 
     A pass before these has another purpose: its results may be an input of the model.
     """
-    owners = {id(result): each for each in passes for result in each.results if result is not None}
-    waiting = [t for t in tf.nest.flatten(list(gradients), expand_composites=True) if t is not None]
-    used, seen = set[int](), set[int]()
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) in owners:
-            used.add(id(owners[id(tensor)]))
-        elif id(tensor) not in seen and hasattr(tensor, "graph"):
-            seen.add(id(tensor))
-            waiting += tensor.op.inputs
+    owners = {id(result): id(each) for each in passes for result in each.results if result is not None}
+    flat = [t for t in tf.nest.flatten(list(gradients), expand_composites=True) if t is not None]
+    used = set[int]().union(*(_made_of(tensor, owners) for tensor in flat))
     kept = [each.additions for each in passes if id(each) in used]
     return [additions[key] for additions in kept for key in sorted(additions)]
+
+
+def _made_of(tensor: Tensor, owners: Mapping[int, int]) -> set[int]:
+    """Return the passes of whose results the script computes a tensor; none where it also computes it of the batch.
+
+    A sum whose gradients are divided by the number of rows is a mean.
+    """
+    waiting, used, seen = [tensor], set[int](), set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in owners:
+            used.add(owners[id(each)])
+        elif id(each) not in seen and hasattr(each, "graph"):
+            if each.op.type == "Placeholder" and each.dtype != tf.resource:
+                return set()
+            seen.add(id(each))
+            waiting += each.op.inputs
+    return used
 
 
 def totals(additions: Iterable[Addition]) -> list[Tensor]:

@@ -76,6 +76,15 @@ def test_a_pass_whose_gradients_are_not_applied_is_left_out():
     assert len(lines) == 1 and float(found[0, 0]) == pytest.approx(1 / 6)
 
 
+def test_gradients_that_the_script_divides_by_rows_have_no_pass():
+    def step(x):
+        rows = tf.cast(tf.shape(x)[0], tf.float32)
+        return [g / rows for g in slopes(lambda x: tf.reduce_sum(x * W))(x)]
+
+    lines, _ = traced(step)
+    assert lines == []
+
+
 def test_gradients_without_a_tape_have_adjoints():
     lines, function = traced(lambda x: tf.gradients(tf.reduce_sum(x * W), [W]))
     [found], _ = function(tf.zeros([3, 2]))

@@ -187,6 +187,17 @@ def test_what_rounding_has_moved_is_set_to_rank_0s():
     assert on_each(work) == [[1.0, 2.0], [1.0, 2.0]]
 
 
+def test_a_random_generators_count_that_a_thread_advanced_is_kept():
+    def work(rank, variables):
+        state = tf.Variable([512635831, 12 + rank], dtype=tf.int64, trainable=False)
+        variables.made(state)
+        state.assign([512635831, 12 + rank])
+        variables.check()
+        return state.numpy().tolist()
+
+    assert on_each(work) == [[512635831, 12], [512635831, 13]]
+
+
 def test_a_variable_that_one_rank_has_collected_is_no_difference():
     def work(rank, variables):
         kernel = tf.Variable([1.0])

@@ -1,4 +1,4 @@
-"""The entry of rows into a script: elements of datasets, arguments of functions, constants. Dimension 0 is divided.
+"""The entry of rows into a script: elements of datasets, arguments of functions. Dimension 0 is divided.
 
 What is divided affects speed only, never numbers: a divided tensor keeps its placement and its global value.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from client_shim.replica.steps import by_script, where
+from client_shim.replica.steps import where
 from fdt.compat.tensorflow import concrete_function, control_flow, dataset_ops, iterator_ops, record
 from fdt.patches import Patch, entry
 from fdt.typing import Tensor
@@ -46,8 +46,6 @@ class RowEntry:
         return [
             Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
             Patch(concrete_function.ConcreteFunction, "_call_flat", self._call_flat),
-            Patch(tf, "constant", self._constant),
-            Patch(tf, "convert_to_tensor", self._constant),
         ]
 
     def cut(self, tensor: Any, what: str) -> Any:
@@ -120,12 +118,6 @@ class RowEntry:
         made = self.cut(tensor, "arguments of a function")
         if made is not tensor and record.could_possibly_record():
             record.record_operation("cut", [made], [tensor], lambda gradient: [gradient])
-        return made
-
-    def _constant(self, original: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(value, *args, **kwargs)
-        if type(made) is EagerTensor and made is not value and by_script():
-            return self.cut(made, "a constant")
         return made
 
 

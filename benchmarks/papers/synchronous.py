@@ -3,12 +3,11 @@
 import difflib
 import itertools
 import math
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from harness import SCRIPTS
+from harness import SCRIPTS, median, spread
 
 from benchmarks.papers import clusters
 from benchmarks.papers.experiment import Experiment, Results, Run, Table, values, where
@@ -106,7 +105,11 @@ def measured(results: Results) -> str:
 
 
 def rate(results: Results, side: str, n: int) -> float:
-    return statistics.median(r.figures["samples_per_s"] for r in where(results, kind="real", side=side, n=n))
+    return median(real_figures(results, side, n, "samples_per_s"))
+
+
+def real_figures(results: Results, side: str, n: int, figure: str) -> list[float]:
+    return [r.figures[figure] for r in where(results, kind="real", side=side, n=n)]
 
 
 def tables(results: Results) -> Iterator[Table]:
@@ -121,7 +124,7 @@ def tables(results: Results) -> Iterator[Table]:
         [
             str(n),
             side,
-            *(spread(where(results, kind="real", side=side, n=n), key) for key in ("samples_per_s", "wall_s")),
+            *(spread(real_figures(results, side, n, key), ".0f") for key in ("samples_per_s", "wall_s")),
         ]
         for n in values(where(results, kind="real"), "n")
         for side in SIDES
@@ -129,11 +132,6 @@ def tables(results: Results) -> Iterator[Table]:
     if rows:
         title = f"Real, one calm machine of two cores: fastest epochs, median of {TURNS} turns (least .. most)"
         yield Table(title, ["processes", "exchange", "samples/s", "seconds of the command"], rows)
-
-
-def spread(results: Results, figure: str) -> str:
-    found = [r.figures[figure] for r in results]
-    return f"{statistics.median(found):.0f} ({min(found):.0f} .. {max(found):.0f})"
 
 
 # -- C5 ------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.compat.tensorflow import ops
+from fdt.ops import reached
 from fdt.patches import Patch, patched
 from fdt.typing import Array, Tensor
 from hfdt.exactness.script_lines import line_of_script
@@ -107,17 +108,14 @@ def _made_of(tensor: Tensor, owners: Mapping[int, int]) -> set[int]:
 
     A sum whose gradients are divided by the number of rows is a mean.
     """
-    waiting, used, seen = [tensor], set[int](), set[int]()
-    while waiting:
-        each = waiting.pop()
-        if id(each) in owners:
-            used.add(owners[id(each)])
-        elif id(each) not in seen and hasattr(each, "graph"):
-            if each.op.type == "Placeholder" and each.dtype != tf.resource:
-                return set()
-            seen.add(id(each))
-            waiting += each.op.inputs
-    return used
+
+    def onward(ref: Any) -> list[Any]:
+        each = ref.deref()
+        return [] if id(each) in owners or not hasattr(each, "graph") else [t.ref() for t in each.op.inputs]
+
+    found = [ref.deref() for ref in reached([tensor.ref()], onward)]
+    given = [each for each in found if hasattr(each, "graph") and each.op.type == "Placeholder"]
+    return set() if any(g.dtype != tf.resource for g in given) else {owners[id(t)] for t in found if id(t) in owners}
 
 
 def totals(additions: Iterable[Addition]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""issue: fit: a train_step decays weights by hand, and adds a sum over rare rows, none of which is compared, to a mean"""
+"""issue: fit: a train_step decays weights itself, and adds a sum over rare rows, none of which is compared, to a mean"""
 
 import keras
 import numpy as np

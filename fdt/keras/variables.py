@@ -106,12 +106,12 @@ def is_loss_scaled(optimizer: Any) -> bool:
     return any(kind.__name__.startswith(("LossScaleOptimizer", "BaseLossScale")) for kind in type(optimizer).__mro__)
 
 
-def call_converted(flavor: str, function: Any, *args: Any) -> Any:
-    """Return `function(*args)`. Only the script's function is converted, not this project's code around it."""
+def call_converted(flavor: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return `function(*args, **kwargs)`. Only the function of the script is converted, not the code around it."""
     if flavor != "tf_keras" or tf.executing_eagerly():
-        return function(*args)
+        return function(*args, **kwargs)
     with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
-        return api.tf_convert(function, ag_ctx.control_status_ctx())(*args)
+        return api.tf_convert(function, ag_ctx.control_status_ctx())(*args, **kwargs)
 
 
 def undecorate_steps(model: Any) -> None:

@@ -19,6 +19,7 @@ from fdt.compat.tensorflow import ops
 from fdt.ops import reached
 from fdt.patches import Patch, patched
 from fdt.typing import Array, Tensor
+from hfdt.exactness.inlined import inlining
 from hfdt.exactness.script_lines import line_of_script
 
 _REDUCTIONS = ("Sum", "Mean", "L2Loss", "SegmentSum", "UnsortedSegmentSum")
@@ -87,7 +88,7 @@ def recorded() -> Iterator[list[Backward]]:
         return call
 
     taken = [Patch(owner, name, gradient) for owner, name in ((tf.GradientTape, "gradient"), (tf, "gradients"))]
-    with patched([*taken, Patch(type(ops.gradient_registry), "lookup", lookup)]):
+    with patched([*taken, Patch(type(ops.gradient_registry), "lookup", lookup), inlining()]):
         yield done
 
 

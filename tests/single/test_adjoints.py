@@ -106,6 +106,56 @@ def test_complex_sums_are_left_out():
     assert lines == []
 
 
+def branching(x):
+    y = x * W
+    if tf.shape(y)[0] > 9:  # AutoGraph converts it
+        y = y / 2
+    return tf.reduce_sum(y)
+
+
+def drawing(x):
+    return tf.reduce_sum(x * W) + 0 * tf.random.normal([])
+
+
+@pytest.mark.parametrize(
+    ("options", "adds_up", "seen"),
+    [
+        ({}, lambda x: tf.reduce_sum(x * W), True),
+        ({"autograph": False}, lambda x: tf.reduce_sum(x * W), True),
+        ({}, branching, True),
+        ({}, drawing, False),  # its numbers would be others in another graph
+        ({"jit_compile": True}, lambda x: tf.reduce_sum(x * W), False),
+        ({"input_signature": [tf.TensorSpec([None, 2])]}, lambda x: tf.reduce_sum(x * W), False),
+    ],
+    ids=["plain", "no_autograph", "branch", "random", "jit", "signature"],
+)
+def test_a_sum_in_a_function_of_the_script_has_adjoints(options, adds_up, seen):
+    lines, function = traced(slopes(tf.function(adds_up, **options)))
+    found, _ = function(tf.zeros([3, 2]))
+    assert lines == ["test_adjoints.py"] * seen
+    assert [each.numpy().tolist() for each in found] == [[[1.0, 1.0]] * 3] * seen
+
+
+def test_a_function_of_the_script_receives_and_returns_what_tensorflow_gives_it():
+    made = []
+
+    @tf.function
+    def function(x, scale, *, power):
+        if not made:
+            made.append(tf.Variable(3.0))
+        assert tf.is_tensor(scale) and power == 2
+        return {"target": tf.reduce_sum(made[0] * scale * (x * W) ** power), "none": None, "number": 0.5}
+
+    def target(x):
+        result = function(x, np.float32([1.0, 1.0]), power=2)
+        assert result["none"] is None and tf.is_tensor(result["number"])
+        return result["target"] * result["number"]
+
+    lines, traced_function = traced(slopes(target))
+    [found], _ = traced_function(tf.zeros([3, 2]))
+    assert len(lines) == 1 and len(made) == 1 and found.numpy().tolist() == [[0.5, 0.5]] * 3
+
+
 def test_an_eager_step_has_none():
     before = tf.GradientTape.gradient
     with adjoints.recorded() as passes:

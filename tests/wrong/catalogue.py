@@ -46,6 +46,7 @@ REFUSED = {
     "fit_raised_late": "the loss loss (fit_raised_late.py:15) must be a mean or a sum over samples",
     "fit_rare_counter": "assigns variable 'rare/variable' (fit_rare_counter.py:20) a value that depends on the rows",
     "fit_rare_decayed": "a mean over samples, but the sum at fit_rare_decayed.py:26 is not",
+    "fit_rare_function": "a mean over samples, but the sum at fit_rare_function.py:17 is not",
     "fit_rare_pipeline": "a mean over samples, but the sum at fit_rare_pipeline.py:16 is not",
     "fit_rare_labels": "the loss loss (fit_rare_labels.py:13) must be a mean or a sum over samples",
     "fit_running_sum": "assigns variable 'sequential/total/variable'",

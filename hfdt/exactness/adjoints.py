@@ -23,6 +23,7 @@ from hfdt.exactness.inlined import inlining
 from hfdt.exactness.script_lines import line_of_script
 
 _REDUCTIONS = ("Sum", "Mean", "L2Loss", "SegmentSum", "UnsortedSegmentSum")
+_PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
 _NOISE = 1e-6  # adjoints whose absolute values add up to less may be rounding errors
 
 
@@ -44,11 +45,11 @@ class Backward:
     additions: dict[tuple[str, str], Addition] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
 
-    def add(self, kind: str, tensor: Any, adjoint: Tensor) -> None:
+    def add(self, kind: str, tensor: Any, adjoint: Callable[[], Tensor]) -> None:
         """Record an addition of this kind if the script made it. TensorFlow tells an input of it, not the operation."""
         lines = (line_of_script(op) for op in tensor.consumers() if op.type == kind)
-        if adjoint.dtype.is_floating and (line := next(filter(None, lines), "")):
-            self.additions.setdefault((kind, tensor.name), Addition(line)).adjoints.append(adjoint)
+        if (line := next(filter(None, lines), "")) and (found := adjoint()).dtype.is_floating:
+            self.additions.setdefault((kind, tensor.name), Addition(line)).adjoints.append(found)
 
 
 @contextlib.contextmanager
@@ -74,15 +75,14 @@ def recorded() -> Iterator[list[Backward]]:
     def lookup(original: Callable[..., Any], registry: Any, name: str) -> Any:
         function = original(registry, name)
         recording = running and threading.get_ident() == thread and registry is ops.gradient_registry
-        return differentiated(name, function) if recording and name in _REDUCTIONS else function
+        return differentiated(name, function) if recording and name in (*_REDUCTIONS, *_PRODUCTS) else function
 
     def differentiated(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(op: Any, *gradients: Any) -> Any:
             found = function(op, *gradients)
-            first = tf.nest.flatten(found)[0] if name != "L2Loss" else tf.ones_like(op.inputs[0]) * gradients[0]
-            if getattr(first, "graph", None) is graph:
+            if getattr(gradients[0], "graph", None) is graph:
                 # the tape keeps the inputs that the gradient reads: of segments, their numbers
-                running[-1].add(name, op.inputs["Segment" in name], first)
+                running[-1].add(name, op.inputs["Segment" in name], lambda: _adjoint(op, name, gradients[0], found))
             return found
 
         return call
@@ -90,6 +90,32 @@ def recorded() -> Iterator[list[Backward]]:
     taken = [Patch(owner, name, gradient) for owner, name in ((tf.GradientTape, "gradient"), (tf, "gradients"))]
     with patched([*taken, Patch(type(ops.gradient_registry), "lookup", lookup), inlining()]):
         yield done
+
+
+def _adjoint(op: Any, name: str, gradient: Tensor, found: Any) -> Tensor:
+    """Return the adjoints of an operation's addends, or numbers of the same total, from those of its result.
+
+    `found`: the adjoints of its inputs. The addends of a product of matrices are products of elements.
+    """
+    if name == "L2Loss":
+        return tf.ones_like(op.inputs[0]) * gradient
+    if name in _REDUCTIONS:
+        return tf.nest.flatten(found)[0]
+    return gradient * tf.cast(_addends(op, name), gradient.dtype)
+
+
+def _addends(op: Any, name: str) -> Tensor:
+    """Return how many products of elements each element of a product of matrices adds up."""
+    if name != "Einsum":
+        flag, axes = ("transpose_a", (1, 0)) if name == "MatMul" else ("adj_x", (-1, -2))
+        return tf.shape(op.inputs[0])[axes[op.get_attr(flag)]]
+    terms, _, result = tf.compat.as_str(op.get_attr("equation")).partition("->")
+    sizes: dict[str, Tensor] = {}
+    for term, tensor in zip(terms.split(","), op.inputs, strict=True):
+        front, _, back = term.partition("...")
+        sizes.update((label, tf.shape(tensor)[i]) for i, label in enumerate(front))
+        sizes.update((label, tf.shape(tensor)[i - len(back)]) for i, label in enumerate(back))
+    return tf.reduce_prod([1, *(size for label, size in sizes.items() if label not in result)])
 
 
 def behind(passes: Iterable[Backward], gradients: Iterable[Any]) -> list[Addition]:

@@ -92,6 +92,7 @@ def named(loss: Any) -> str:
     if isinstance(loss, str):
         return loss
     function = getattr(loss, "fn", loss)
+    function = getattr(function, "python_function", function)
     if inspect.isfunction(function):
         return f"{function.__name__}{_place(function)}"
     return f"{type(loss).__name__}{place_of(type(loss), 'call')}"

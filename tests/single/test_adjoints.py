@@ -52,6 +52,24 @@ def test_an_elements_adjoint_does_not_depend_on_the_element(target, adjoint):
     np.testing.assert_allclose(totals, [[[3 * adjoint] * 2, [6 * adjoint] * 2]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("adds_up", "adjoints_of_result"),
+    [
+        (lambda x: tf.linalg.matmul(x, x * W, transpose_a=True)[0, 0], [[3, 0], [0, 0]]),
+        (lambda x: tf.tensordot(x, x * W, [[0, 1], [0, 1]]), [[6]]),
+        (lambda x: tf.reduce_mean(x @ tf.reshape(W, [2, 1])), [[2 / 3]] * 3),
+        (lambda x: tf.matmul(x[None], x[None] * W, adjoint_a=True)[0, 0, 1], [[[0, 3], [0, 0]]]),
+        (lambda x: tf.einsum("bi,bi->", x, x * W), 6),
+        (lambda x: tf.einsum("b...i,i->b...", x[:, None], W)[0, 0], [[2], [0], [0]]),
+    ],
+    ids=["transposed", "tensordot", "mean", "batches", "einsum", "ellipsis"],
+)
+def test_an_element_of_a_product_of_matrices_counts_for_each_of_its_addends(adds_up, adjoints_of_result):
+    _, function = traced(slopes(adds_up))
+    [found, *_], _ = function(tf.zeros([3, 2]))
+    np.testing.assert_allclose(found, adjoints_of_result, rtol=1e-6)
+
+
 def test_sums_of_one_tensor_are_one_addition():
     def target(x):
         y = x * W

@@ -48,6 +48,7 @@ REFUSED = {
     "fit_rare_decayed": "a mean over samples, but the sum at fit_rare_decayed.py:26 is not",
     "fit_rare_function": "a mean over samples, but the sum at fit_rare_function.py:17 is not",
     "fit_rare_pipeline": "a mean over samples, but the sum at fit_rare_pipeline.py:16 is not",
+    "fit_rare_product": "a mean over samples, but the sum at fit_rare_product.py:16 is not",
     "fit_rare_labels": "the loss loss (fit_rare_labels.py:13) must be a mean or a sum over samples",
     "fit_running_sum": "assigns variable 'sequential/total/variable'",
     "fit_set_before_the_trace": "the callback Double (fit_set_before_the_trace.py:21) changed an object",

@@ -1,4 +1,4 @@
-"""issue: fit: a mean, and a product that adds up the rows out of a range: none is in the first batch, or is probed"""
+"""issue: fit: a mean, and a sum over rows out of a range, in a function with a signature; none is in the first batch, or is probed"""
 
 import keras
 import numpy as np
@@ -11,9 +11,10 @@ x[[15, 19, 23]] *= 8
 y = x @ np.random.normal(size=(4, 1))
 
 
+@tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float64)] * 2)
 def ranged(y, predicted):
     outside = keras.ops.relu(keras.ops.abs(y) - 9.0)
-    return keras.ops.mean((y - predicted) ** 2) + 0.05 * keras.ops.matmul(outside[:, 0], predicted[:, 0] ** 2)
+    return keras.ops.mean((y - predicted) ** 2) + 0.05 * keras.ops.sum(outside * predicted**2)
 
 
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)])

@@ -1,0 +1,44 @@
+"""The lines of the script and of packages behind operations (hfdt/exactness/script_lines.py)."""
+
+import sysconfig
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from client_shim.script import OUR_FOLDERS
+from hfdt.exactness.script_lines import line_of_script, made_by_script
+
+SITE = sysconfig.get_path("purelib")
+SCRIPT, PACKAGE = "/home/me/train.py", f"{SITE}/my_losses/focal.py"
+MATH, OPS = f"{SITE}/tensorflow/python/ops/math.py", f"{SITE}/keras/src/ops/math.py"
+TRAINER, TREE = f"{SITE}/keras/src/trainer.py", f"{SITE}/optree/ops.py"
+OURS, TEST_RUNNER = f"{OUR_FOLDERS[0]}job.py", f"{SITE}/_pytest/python.py"
+
+
+@pytest.mark.parametrize(
+    ("innermost_first", "line"),
+    [
+        ([MATH, OPS, SCRIPT, TRAINER], "train.py:3"),
+        ([MATH, OPS, TRAINER, SCRIPT], ""),
+        ([MATH, OPS, PACKAGE, TRAINER, SCRIPT], "focal.py:3"),
+        ([MATH, PACKAGE, SCRIPT, TRAINER], "train.py:3"),
+        ([MATH, TREE, TRAINER], ""),
+        ([MATH, OURS, TRAINER], ""),
+        ([MATH, OURS, TEST_RUNNER], ""),
+        ([f"{SITE}/tensorflow/python/ops/gradients_util.py", PACKAGE, TRAINER], ""),
+        ([], ""),
+    ],
+)
+def test_the_first_code_that_is_not_keras_made_an_operation(innermost_first, line):
+    frames = [SimpleNamespace(filename=path, lineno=3) for path in reversed(innermost_first)]
+    assert line_of_script(SimpleNamespace(traceback=frames)) == line
+
+
+def test_operations_of_functions_that_keras_calls_count():
+    as_keras = "lambda step, spec: tf.function(lambda x: step(x), autograph=False).get_concrete_function(spec).graph"
+    graph = eval(compile(as_keras, TRAINER, "eval"), {"tf": tf})
+    called = graph(tf.function(lambda x: x + 1), tf.TensorSpec([]))
+    assert not any(line_of_script(op) for op in called.get_operations())
+    assert made_by_script(called)
+    assert not made_by_script(graph(tf.identity, tf.TensorSpec([])))

@@ -15,11 +15,11 @@ import click
 
 from fdt.cli.detach import Follower, NotePrinter, start_of, stop
 from fdt.cli.options import CountType
-from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
 from fdt.launch import describe
 from fdt.runs import DetachedRun, find, home, runs
 from frontends.report import FILE
+from frontends.shared_command import SharedCommand
 
 EXIT_PIPE = 128 + signal.SIGPIPE
 
@@ -37,7 +37,7 @@ Exit codes: that of the run (128 + the number of a signal) once it has ended; 13
 """
 
 
-@click.command("attach", cls=Command, epilog=EXAMPLES)
+@click.command("attach", cls=SharedCommand, epilog=EXAMPLES)
 @click.argument("name", metavar="[RUN]", default="", required=False)
 @click.option(
     "-n", "--lines", type=CountType("a number of lines", 0), help="Begin with the last N lines.  [default: all]"

@@ -5,7 +5,7 @@ click's own code does not complete the value in `--launcher=m`, which each shell
 
 import click
 
-from fdt.cli.program import Command
+from frontends.shared_command import SharedCommand
 
 # All three shells call the command as fish does: with the line up to the cursor, and its last word.
 BASH = """\
@@ -75,7 +75,7 @@ Examples, for one shell and for all later ones:
 """
 
 
-@click.command("completion", cls=Command, epilog=EXAMPLES)
+@click.command("completion", cls=SharedCommand, epilog=EXAMPLES)
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def completion_command(shell: str) -> None:
     """Print the shell code that completes this command's options and arguments."""

@@ -14,6 +14,7 @@ from fdt.cli.program import SETTINGS, Command, TakesScript
 from fdt.errors import UsageError
 from frontends.config import COMMANDS, FILE, PROFILES, PROJECT, find
 from frontends.settings import PROFILE, configurable, names_of, profiles
+from frontends.shared_command import SharedCommand
 
 DEFAULT = "default"
 _IN_HELP = re.compile(r"\[default: (.*?)\]", re.S)
@@ -25,7 +26,7 @@ Examples:
 """
 
 
-@click.command("config", cls=Command, epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
+@click.command("config", cls=SharedCommand, epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @click.option(PROFILE, metavar="NAME", shell_complete=profiles, help="Use the tables of this profile, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND [OPTIONS]]")

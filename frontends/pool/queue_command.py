@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from fdt.cli.options import SERVER, Address, CountType, tls_options, token_option
-from fdt.cli.program import Command, option
+from fdt.cli.program import option
 from fdt.errors import UsageError, UserError
 from frontends.settings import config_options
+from frontends.shared_command import SharedCommand
 
 EXAMPLES = """\b
 Examples:
@@ -20,7 +21,7 @@ Examples:
 """
 
 
-@click.command("queue", cls=Command, epilog=EXAMPLES)
+@click.command("queue", cls=SharedCommand, epilog=EXAMPLES)
 @option(SERVER, "--server", type=Address(), metavar=Address.name, help="The server that `serve` started.")
 @token_option
 @tls_options

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
 from frontends.report import FILE, REPORT
+from frontends.shared_command import SharedCommand
 
 if TYPE_CHECKING:
     from frontends.report.reader import RunReader
@@ -22,7 +22,7 @@ Examples:
 OUT = "The file to write; - is stdout.  [default: report.html in the run's directory; for several runs, here]"
 
 
-@click.command("report", cls=Command, epilog=EXAMPLES)
+@click.command("report", cls=SharedCommand, epilog=EXAMPLES)
 @click.argument("runs", metavar="RUN [RUN...]", nargs=-1)
 @click.option("--out", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE", help=OUT)
 def report_command(runs: tuple[str, ...], out: Path | None) -> int:

@@ -5,8 +5,8 @@ import tempfile
 import click
 
 from fdt.cli.options import CountType
-from fdt.cli.program import Command
 from fdt.errors import UsageError
+from frontends.shared_command import SharedCommand
 
 EXAMPLES = """\b
 Examples:
@@ -16,7 +16,7 @@ Examples:
 """
 
 
-@click.command("ui", cls=Command, epilog=EXAMPLES)
+@click.command("ui", cls=SharedCommand, epilog=EXAMPLES)
 @click.option("--port", type=CountType("a port", 0), default=0, help="Port on loopback.  [default: a free one]")
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 def ui_command(port: int, opens: bool) -> int:

@@ -1,10 +1,11 @@
-"""Runs interrupted by one Ctrl-C at a random moment: does each end within 5 s, with code 130, and leave nothing?
+"""Runs interrupted by one Ctrl-C at a random moment: does each end as promised within 5 s, and leave nothing?
 
     python benchmarks/interrupts.py --runs 200          # of each engine; half an hour on two cores
 
 The moment lies between the start of the command and some seconds of training. Every second run is started as a shell
 starts a command in the background, with SIGINT ignored. Python's own start then loses the signal, so the time counts
-from the command's first line. A finished run is one line of --out; the same command goes on behind the last one.
+from the command's first line. The promise is code 130, or the end by SIGINT itself, which a shell shows as 130. A
+finished run is one line of --out; the same command goes on behind the last one.
 """
 
 import argparse
@@ -77,7 +78,10 @@ def ignores(pid: int) -> bool:
 
 
 def is_right(run: dict[str, Any]) -> bool:
-    """Return whether a run ended as promised. Before `main` of the command, Python and the system end it."""
+    """Return whether a run ended by code 130, by SIGINT itself, or by Python's own error in its start.
+
+    SIGINT itself ends a run before `main` of the command, and some that have printed "interrupted".
+    """
     ended = run["code"] in (130, -signal.SIGINT) or (run["code"], run["said"][:1]) == BY_PYTHON
     return ended and run["end_s"] <= END_S and not run["left"]
 

@@ -72,8 +72,8 @@ def measured(results: Results) -> str:
 def tables(results: Results) -> Iterator[Table]:
     rows = [row(results, data, net) for data, net in PAIRS if where(results, data=data, net=net)]
     sizes = sorted(WORKERS)
-    heads = ["network", "one machine's best epoch", *(f"{n} workers (seeds; source)" for n in sizes)]
-    yield Table(f"Test accuracy after the last of {ROUNDS} rounds, mean of the seeds", heads, rows)
+    heads = ["network", "one machine's best epoch of any seed", *(f"{n} workers (seeds; source)" for n in sizes)]
+    yield Table(f"Test accuracy of DANE after the last of {ROUNDS} rounds, mean of the seeds", heads, rows)
     yield Table("To the mark: rounds, averages and simulated seconds (the network of D2 to D5)", *to_mark(results))
 
 

@@ -31,7 +31,7 @@ from client_shim.summary import summarize
 from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
 from fdt.errors import NeedsReplica, WorkerError
-from fdt.job import BatchHooks, is_on
+from fdt.job import BatchHooks, GraphData, is_on
 from fdt.rpc.session_pb2 import Ready
 from fdt.signals import held_back
 from fdt.trainable import Trainable
@@ -185,7 +185,10 @@ def _notes(fit: CapturedFit, ready: Ready) -> list[str]:
     notes = [note for note in ready.notes.split("\n") if note]
     if not has_one_machines_numbers(fit.run):
         return notes
-    return notes + unknown_length.notes(fit.run.engine, fit.call, fit.captured.spec, ready.steps_per_epoch)
+    steps = bool(ready.steps_per_epoch)  # `steps_per_epoch` does not tell when a pass over a pipeline ends
+    data = fit.captured.train
+    known = data.cardinality >= -1 if isinstance(data, GraphData) else steps  # -1: infinite
+    return notes + unknown_length.notes(fit.run.engine, fit.call, fit.captured.spec, known=known)
 
 
 def started(remote: Remote, feeder: "Feeder | None", *, trained: bool, starts_over: bool) -> Ready:

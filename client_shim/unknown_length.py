@@ -9,7 +9,7 @@ from typing import Any
 from client_shim.call import FitCall
 
 UPDATES = (
-    "the length of the data is unknown: Keras alone counts one update more where an epoch ends, which schedules and "
+    "the length of the data is unknown: Keras alone counts one update more where they end, which schedules and "
     "Adam's bias correction read; the server counts updates only"
 )
 ROWS = (
@@ -18,17 +18,17 @@ ROWS = (
 )
 
 
-def notes(engine: str, call: FitCall, spec: Any, steps: int) -> list[str]:
+def notes(engine: str, call: FitCall, spec: Any, *, known: bool) -> list[str]:
     """Return the notes of a `fit` whose numbers are otherwise those of one machine.
 
     Args:
         engine: "hfdt" or "nfdt".
         call: The call of `fit`.
         spec: tf.TypeSpec structure of a batch.
-        steps: Steps of an epoch; 0 where the number is unknown.
+        known: Whether the number of batches in a pass over the data is known, or infinite.
     """
     model = call.model
-    if steps or model.run_eagerly or getattr(model, "jit_compile", False) is True:
+    if known or model.run_eagerly or getattr(model, "jit_compile", False) is True:
         return []
     import tensorflow as tf  # the script has imported it by now
 

@@ -275,3 +275,15 @@ class OwnedVariables:
         """Add `steps` to the optimizer's count."""
         count = count_of(self.optimizer)
         count.assign_add(tf.cast(steps, count.dtype))
+
+
+def build(optimizer: Any, variables: list[Any]) -> None:
+    """Create the optimizer's variables.
+
+    A tf.function creates variables in its first trace only, and that trace may skip this worker's step.
+    """
+    with tf.init_scope():
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+            optimizer._create_slots(variables)
+        elif not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
+            optimizer.build(variables)

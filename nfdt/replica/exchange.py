@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.ops import IdentityMap
@@ -19,7 +20,7 @@ from fdt.process_group import RankPush, ReplicaGroup
 from fdt.typing import Vector
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.settings import refuse_counting_rate
-from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
+from nfdt.model.variables import build, clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
 from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
@@ -28,6 +29,10 @@ Poll = Callable[[int], list[RankPush]]  # returns the pushes that have arrived f
 GONE = (
     "a step uses an optimizer that the script no longer refers to; keep the optimizer in a variable as long as the "
     "step is used"
+)
+OTHER_VARIABLES = (
+    "the optimizer at {} updates other variables than in its first step, whose gradients all workers push; give each "
+    "list of variables an optimizer of its own, or use `hfdt run`"
 )
 
 
@@ -123,6 +128,12 @@ class OptimizerExchange:
     # -- in the step -----------------------------------------------------------------------------------------------
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:
         """Exchange the gradients, in place of the optimizer's apply, on any rank."""
+        if self._form.passes_on:
+            apply(list(gradients), variables)  # also rows of an index, and float64
+            in_order(self._passed_on, [], tf.bool)
+            return
+        if [id(tensor_variable(v)) for v in variables] != [id(v) for v in self.raw]:
+            raise CaptureError(OTHER_VARIABLES.format(where()))
         present = self._present = [g is not None for g in gradients]
         flat = _flat(self._whole(gradients))
         if self._group.rank:
@@ -196,6 +207,12 @@ class OptimizerExchange:
         return [tf.cast(tf.reshape(part, v.shape), v.dtype) if is_present else None for part, v, is_present in parts]
 
     # -- NumPy, from within the step -------------------------------------------------------------------------------
+    def _passed_on(self) -> Any:
+        """Count a gradient of the only worker."""
+        self.changed = True
+        self.taus.append(0)
+        return np.bool_(True)
+
     def _push(self, gradient: Vector) -> Vector:
         weights, _ = self._group.push_pull(gradient, {"optimizer": self.number, "samples": self.samples})
         return weights
@@ -233,18 +250,6 @@ class OptimizerExchange:
     def _cut(self, vector: Vector) -> list[Any]:
         parts = np.split(vector, np.cumsum(self._sizes)[:-1])
         return [p.reshape(v.shape) for p, v in zip(parts, self.raw, strict=True)]
-
-
-def build(optimizer: Any, variables: list[Any]) -> None:
-    """Create the optimizer's variables.
-
-    A tf.function creates variables in its first trace only, and that trace may skip this worker's step.
-    """
-    with tf.init_scope():
-        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-            optimizer._create_slots(variables)
-        elif not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
-            optimizer.build(variables)
 
 
 def update_of(optimizer: Any) -> Apply:

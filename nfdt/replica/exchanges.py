@@ -16,7 +16,8 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.process_group import RankPush, ReplicaGroup
 from nfdt import algorithms
-from nfdt.replica.exchange import Apply, OptimizerExchange, build
+from nfdt.model.variables import build
+from nfdt.replica.exchange import Apply, OptimizerExchange
 from nfdt.replica.session_optimizers import inspected
 from replica.exchange import GroupedExchange, arrays_of_rank_0
 from replica.placement import PARTIAL

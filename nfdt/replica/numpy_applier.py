@@ -32,10 +32,14 @@ def checked(text: str) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """Properties of all updates of an algorithm. `momentum`: it has its own; `scales`: it scales the learning rate."""
+    """Properties of all updates of an algorithm.
+
+    `momentum`: it has its own. `scales`: it scales the learning rate. `passes_on`: it passes one worker's gradients on.
+    """
 
     momentum: bool
     scales: bool
+    passes_on: bool = False
 
 
 def form_of(rule: AsyncAlgorithm, workers: int) -> Form:
@@ -47,7 +51,10 @@ def form_of(rule: AsyncAlgorithm, workers: int) -> Form:
     update, _, _ = rule.push(shared, mine, one, Push(0, one, number, number, number, number, one))
     if update is None or update.steps is not None:
         raise CaptureError(HELD.format("one that applies pushes later, or has an optimizer of its own"))
-    return Form(update.momentum == "algorithm", not isinstance(update.lr_scale, float) or update.lr_scale != 1.0)
+    momentum = update.momentum == "algorithm"
+    scales = not isinstance(update.lr_scale, float) or update.lr_scale != 1.0
+    passes_on = workers == 1 and not (momentum or scales) and update.gradient[0] is one[0]
+    return Form(momentum, scales, passes_on)
 
 
 class Arithmetic:

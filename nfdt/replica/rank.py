@@ -30,8 +30,9 @@ from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, entry, patched
 from fdt.process_group import ReplicaGroup
 from nfdt.model import staleness_fields
+from nfdt.model.variables import build
 from nfdt.replica.agreed_values import METHODS, AssignedWeights, ReadNumbers, agreed_reads
-from nfdt.replica.exchange import build, update_of
+from nfdt.replica.exchange import update_of
 from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
 from nfdt.replica.round_robin import RoundRobin

@@ -19,7 +19,8 @@ from fdt.process_group import RankPush
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt import algorithms
-from nfdt.replica.exchange import OptimizerExchange, build
+from nfdt.model.variables import build
+from nfdt.replica.exchange import OptimizerExchange
 from nfdt.replica.exchanges import OptimizerExchanges, moving
 
 
@@ -80,6 +81,40 @@ def test_rank_0_is_never_late_as_it_computes_on_what_it_has_served(rule, momentu
     step()
     assert exchange.taus == [0, 1, 0, 0]
     assert before - float(weight[0]) == pytest.approx(0.5 + momentum * 0.5), "nothing to compensate or to penalise"
+
+
+class Alone(Rank0):
+    """The only worker."""
+
+    def __init__(self):
+        self.size = 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_only_workers_gradients_reach_the_optimizer_as_they_are(compiled):
+    weights = [tf.Variable([1.0, 1.0], dtype=tf.float64), tf.Variable([1.0], dtype=tf.float64)]
+    slices = tf.IndexedSlices(tf.constant([0.1, 0.2], tf.float64), tf.constant([1, 1]), tf.constant([2]))
+    exchanges, seen = OptimizerExchanges(Alone(), None, lambda push: None), []
+    optimizer = keras.optimizers.Adam()
+    exchange = exchanges.of(optimizer, lambda gradients, variables: seen.append((gradients, variables)), weights)
+
+    def step():
+        exchanges.step(exchange, exchange.apply, [slices, None], weights)
+        exchanges.step(exchange, exchange.apply, [slices], weights[:1])
+
+    (tf.function(step, autograph=False) if compiled else step)()
+    assert seen == [([slices, None], weights), ([slices], weights[:1])]
+    assert exchanges.taus() == {0: 2} and exchange.changed
+
+
+def test_an_optimizer_of_several_lists_of_variables_is_refused():
+    weights, optimizer = [tf.Variable([1.0]), tf.Variable([2.0])], keras.optimizers.SGD(1.0)
+    exchange = OptimizerExchange(0, optimizer, weights, algorithms.make("asgd"), Rank0(), lambda number: [])
+    exchange.step(optimizer.apply, [tf.constant([0.5])] * 2, weights)
+    for others in (weights[:1], weights[::-1]):
+        with pytest.raises(CaptureError, match=r"the optimizer at .*:\d+ updates other variables"):
+            exchange.step(optimizer.apply, [tf.constant([0.5])] * len(others), others)
+    assert [w.numpy().tolist() for w in weights] == [[0.5], [1.5]]
 
 
 def test_a_worker_leaves_with_rank_0s_weights_and_steps():

@@ -24,6 +24,11 @@ def test_what_a_rules_updates_are_like_is_found_by_a_push(rule, form):
     assert form_of(algorithms.make(rule), 2) == form
 
 
+@pytest.mark.parametrize(("rule", "passes_on"), [("asgd", True), ("ddc_asgd", True), ("staleness_aware", False)])
+def test_some_rules_pass_the_only_workers_gradients_on(rule, passes_on):
+    assert form_of(algorithms.make(rule), 1).passes_on == passes_on
+
+
 @pytest.mark.parametrize("rule", ["ssgd", "ssp", "k_sync"])
 def test_rules_that_make_workers_wait_are_refused(rule):
     with pytest.raises(UsageError, match=f"Received: {rule}"):

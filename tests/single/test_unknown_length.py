@@ -9,18 +9,18 @@ from client_shim.unknown_length import ROWS, UPDATES, notes
 
 
 @pytest.mark.parametrize(
-    ("engine", "batch", "steps", "model", "expected"),
+    ("engine", "batch", "known", "model", "expected"),
     [
-        ("hfdt", None, 0, {}, []),
-        ("hfdt", 8, 0, {}, [ROWS]),
-        ("nfdt", None, 0, {}, [UPDATES]),
-        ("nfdt", 8, 0, {}, [UPDATES, ROWS]),
-        ("nfdt", 8, 4, {}, []),
-        ("nfdt", 8, 0, {"run_eagerly": True}, []),
-        ("nfdt", 8, 0, {"jit_compile": True}, []),
+        ("hfdt", None, False, {}, []),
+        ("hfdt", 8, False, {}, [ROWS]),
+        ("nfdt", None, False, {}, [UPDATES]),
+        ("nfdt", 8, False, {}, [UPDATES, ROWS]),
+        ("nfdt", 8, True, {}, []),
+        ("nfdt", 8, False, {"run_eagerly": True}, []),
+        ("nfdt", 8, False, {"jit_compile": True}, []),
     ],
 )
-def test_what_keras_counts_where_an_epoch_ends(engine, batch, steps, model, expected):
+def test_what_keras_counts_where_an_epoch_ends(engine, batch, known, model, expected):
     call = SimpleNamespace(model=SimpleNamespace(**{"run_eagerly": False, "jit_compile": False, **model}))
     spec = ({"index": tf.TensorSpec([]), "x": tf.TensorSpec([batch, 3])}, tf.TensorSpec([batch, 1]))
-    assert notes(engine, call, spec, steps) == expected
+    assert notes(engine, call, spec, known=known) == expected

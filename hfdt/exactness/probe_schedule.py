@@ -103,6 +103,11 @@ class Probing:
             line = self._probe.failed_line(error) if self._probe is not None else ""
             cause = ", at ".join(filter(None, [one_line(error), line]))
             raise needs_replica(f"the step fails on a part of a batch ({cause})") from error
+        except ValueError as error:
+            if self._probe is not None or not (rows := _fixed_rows(self._trainable.model)):
+                raise
+            message = f"the model's inputs have a fixed batch size, {rows}, and the step fails for others"
+            raise needs_replica(message) from error
 
     def traced_pass(self, batch: Any) -> GradientPass | None:
         """Return the traced pass that was probed, if training may run it on such a batch."""
@@ -181,3 +186,9 @@ class Probing:
             if not self._synchronised:
                 stack.enter_context(batchnorm.synchronised(self._layers, self._trainable.flavor.name))
             yield
+
+
+def _fixed_rows(model: Any) -> int:
+    """Return the batch size that the inputs of a functional model fix; 0 if they fix none."""
+    shapes = (tf.TensorShape(each.shape) for each in getattr(model, "inputs", None) or [])
+    return next((shape[0] for shape in shapes if shape.rank and shape[0]), 0)

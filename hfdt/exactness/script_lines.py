@@ -50,8 +50,8 @@ def _of_package(path: str) -> bool:
 
 def made_by_script(graph: Any) -> bool:
     """Return whether a line of the script made some operation of the graph, or of a function that the graph calls."""
-    graphs = [graph, *(function.graph for function in graph._functions.values())]
-    return any(line_of_script(op) for each in graphs for op in each.get_operations())
+    called = (getattr(function, "graph", None) for function in graph._functions.values())  # TensorFlow 1's have none
+    return any(line_of_script(op) for each in (graph, *called) if each is not None for op in each.get_operations())
 
 
 def failed_line(graph: Any, error: Exception) -> str:

@@ -133,6 +133,15 @@ def own_step():
     return made
 
 
+def of_one_row():
+    """A model whose inputs fix the batch size, with states of as many rows."""
+    inputs = keras.Input(batch_shape=(1, 6))
+    states = keras.layers.LSTM(2, stateful=True)(keras.layers.Reshape((2, 3))(inputs))
+    made = keras.Model(inputs, keras.layers.Dense(1)(states))
+    made.compile("sgd", "mse")
+    return made
+
+
 def refused(comm, made):
     """The probe's error; "" where it found none."""
     with opened(comm, made, {}) as (session, source, _):
@@ -230,6 +239,7 @@ def main(out, name):
         "gate": model(lambda: [Gate()]),
         "term": model(lambda: [Term(weight=1.0)], metrics=["mae"]),
         "own": own_step(),
+        "one row": of_one_row(),
         "a sum and a mean": model(lambda: [Term(tf.reduce_mean, 1.0)], summed),
     }
     found = {

@@ -42,3 +42,13 @@ def test_operations_of_functions_that_keras_calls_count():
     assert not any(line_of_script(op) for op in called.get_operations())
     assert made_by_script(called)
     assert not made_by_script(graph(tf.identity, tf.TensorSpec([])))
+
+
+def test_functions_of_tensorflow_1_are_no_code_of_the_script():
+    def loss(logits):
+        labels = tf.ones([1, 2], tf.int32)
+        return tf.nn.ctc_loss(labels, logits, [2], [4], logits_time_major=False, blank_index=0)
+
+    graph = tf.function(loss, autograph=False).get_concrete_function(tf.TensorSpec([1, 4, 3])).graph
+    assert any(not hasattr(function, "graph") for function in graph._functions.values())
+    assert made_by_script(graph)

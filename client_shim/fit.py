@@ -185,7 +185,7 @@ def _notes(fit: CapturedFit, ready: Ready) -> list[str]:
     notes = [note for note in ready.notes.split("\n") if note]
     if not has_one_machines_numbers(fit.run):
         return notes
-    steps = bool(ready.steps_per_epoch)  # `steps_per_epoch` does not tell when a pass over a pipeline ends
+    steps = bool(ready.steps_per_epoch)  # of a pipeline that workers read, it does not tell when a pass ends
     data = fit.captured.train
     known = data.cardinality >= -1 if isinstance(data, GraphData) else steps  # -1: infinite
     return notes + unknown_length.notes(fit.run.engine, fit.call, fit.captured.spec, known=known)

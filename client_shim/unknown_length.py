@@ -9,7 +9,7 @@ from typing import Any
 from client_shim.call import FitCall
 
 UPDATES = (
-    "the length of the data is unknown: Keras alone counts one update more where they end, which schedules and "
+    "the length of the data is unknown: Keras alone counts one update more where the data end, which schedules and "
     "Adam's bias correction read; the server counts updates only"
 )
 ROWS = (

@@ -8,7 +8,7 @@ of ranks add up to the whole batch's with the ranks' weights in a mean, and with
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,16 +40,17 @@ class Addition:
 
 @dataclass
 class Backward:
-    """A backward pass. `results`: the gradients that it returned; `additions`: by type and input."""
+    """A backward pass. `results`: the gradients that it returned; `additions`: by type and inputs."""
 
     additions: dict[tuple[str, str], Addition] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
 
-    def add(self, kind: str, tensor: Any, adjoint: Callable[[], Tensor]) -> None:
-        """Record an addition of this kind if the script made it. TensorFlow tells an input of it, not the operation."""
-        lines = (line_of_script(op) for op in tensor.consumers() if op.type == kind)
-        if (line := next(filter(None, lines), "")) and (found := adjoint()).dtype.is_floating:
-            self.additions.setdefault((kind, tensor.name), Addition(line)).adjoints.append(found)
+    def add(self, kind: str, inputs: Sequence[Any], adjoint: Callable[[], Tensor]) -> None:
+        """Record an addition of this kind if the script made it. TensorFlow tells inputs of it, not the operation."""
+        names = [tensor.name for tensor in inputs]
+        made = (op for op in inputs[0].consumers() if op.type == kind and {*names} <= {t.name for t in op.inputs})
+        if (line := next(filter(None, map(line_of_script, made)), "")) and (found := adjoint()).dtype.is_floating:
+            self.additions.setdefault((kind, " ".join(names)), Addition(line)).adjoints.append(found)
 
 
 @contextlib.contextmanager
@@ -82,7 +83,8 @@ def recorded() -> Iterator[list[Backward]]:
             found = function(op, *gradients)
             if getattr(gradients[0], "graph", None) is graph:
                 # the tape keeps the inputs that the gradient reads: of segments, their numbers
-                running[-1].add(name, op.inputs["Segment" in name], lambda: _adjoint(op, name, gradients[0], found))
+                inputs = op.inputs if name in _PRODUCTS else [op.inputs["Segment" in name]]
+                running[-1].add(name, inputs, lambda: _adjoint(op, name, gradients[0], found))
             return found
 
         return call
@@ -93,9 +95,10 @@ def recorded() -> Iterator[list[Backward]]:
 
 
 def _adjoint(op: Any, name: str, gradient: Tensor, found: Any) -> Tensor:
-    """Return the adjoints of an operation's addends, or numbers of the same total, from those of its result.
+    """Return the adjoints of an operation's addends; for a product of matrices, numbers of the same total.
 
-    `found`: the adjoints of its inputs. The addends of a product of matrices are products of elements.
+    `gradient`: the adjoints of its result; `found`: those of its inputs. The addends of a product of matrices are
+    products of elements.
     """
     if name == "L2Loss":
         return tf.ones_like(op.inputs[0]) * gradient
@@ -108,14 +111,16 @@ def _addends(op: Any, name: str) -> Tensor:
     """Return how many products of elements each element of a product of matrices adds up."""
     if name != "Einsum":
         flag, axes = ("transpose_a", (1, 0)) if name == "MatMul" else ("adj_x", (-1, -2))
-        return tf.shape(op.inputs[0])[axes[op.get_attr(flag)]]
+        return tf.shape(op.inputs[0], tf.int64)[axes[op.get_attr(flag)]]
     terms, _, result = tf.compat.as_str(op.get_attr("equation")).partition("->")
     sizes: dict[str, Tensor] = {}
     for term, tensor in zip(terms.split(","), op.inputs, strict=True):
         front, _, back = term.partition("...")
-        sizes.update((label, tf.shape(tensor)[i]) for i, label in enumerate(front))
-        sizes.update((label, tf.shape(tensor)[i - len(back)]) for i, label in enumerate(back))
-    return tf.reduce_prod([1, *(size for label, size in sizes.items() if label not in result)])
+        shape = tf.shape(tensor, tf.int64)
+        sizes.update((label, shape[i]) for i, label in enumerate(front))
+        sizes.update((label, shape[i - len(back)]) for i, label in enumerate(back))
+    added = (size for label, size in sizes.items() if label not in result)
+    return tf.reduce_prod([tf.constant(1, tf.int64), *added])
 
 
 def behind(passes: Iterable[Backward], gradients: Iterable[Any]) -> list[Addition]:

@@ -1,7 +1,8 @@
 """Random numbers for each row of a batch from a seed that all ranks have: each would draw the same for other rows.
 
 A seed that is a number, or is computed from the number of updates, is such a seed. The states of a model's generators
-differ between ranks (RankProgram.load), so these draw numbers of their own.
+differ between ranks (RankProgram.load), and so do the seeds of TensorFlow's random operations (HfdtWorker), so these
+draw numbers of their own, and a seed that is drawn by them, too.
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Any
 from fdt.keras.variables import tensor_variable
 from fdt.ops import reached
 from hfdt.exactness.script_lines import line_of_script
+from replica.graph.flatten import RANDOM
 
 STATELESS = (
     "StatelessRandom",
@@ -28,6 +30,7 @@ def fixed_draws(trainable: Any, traced: Any) -> list[str]:
     """
     alike = alike_on_ranks(trainable)
     own = {id(inner) for outer, inner in traced.graph.captures if id(outer) not in alike}
+    own |= {id(t) for op in traced.graph.get_operations() if op.type in RANDOM for t in op.outputs}
     found = []
     for op in traced.graph.get_operations():
         if op.type.startswith(STATELESS) and any_rows(op.outputs[0]) and not _reached(op) & own:

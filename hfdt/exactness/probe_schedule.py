@@ -106,8 +106,10 @@ class Probing:
         except ValueError as error:
             if self._probe is not None or not (rows := _fixed_rows(self._trainable.model)):
                 raise
-            message = f"the model's inputs have a fixed batch size, {rows}, and the step fails for others"
-            raise needs_replica(message) from error
+            cause = one_line(error)
+            raise needs_replica(
+                f"the model's inputs have a fixed batch size, {rows}, and the step fails for others ({cause})"
+            ) from error
 
     def traced_pass(self, batch: Any) -> GradientPass | None:
         """Return the traced pass that was probed, if training may run it on such a batch."""

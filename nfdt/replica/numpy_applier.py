@@ -34,7 +34,8 @@ def checked(text: str) -> None:
 class Form:
     """Properties of all updates of an algorithm.
 
-    `momentum`: it has its own. `scales`: it scales the learning rate. `passes_on`: it passes one worker's gradients on.
+    `momentum`: it has its own. `scales`: it scales the learning rate. `passes_on`: with one worker, gradients
+    reach the optimizer as they are.
     """
 
     momentum: bool

@@ -158,20 +158,53 @@ def test_a_function_of_the_script_receives_and_returns_what_tensorflow_gives_it(
     made = []
 
     @tf.function
-    def function(x, scale, *, power):
+    def function(x, scale, half, *, power):
         if not made:
             made.append(tf.Variable(3.0))
-        assert tf.is_tensor(scale) and power == 2
+        assert tf.is_tensor(scale) and tf.is_tensor(half) and power == 2
         return {"target": tf.reduce_sum(made[0] * scale * (x * W) ** power), "none": None, "number": 0.5}
 
     def target(x):
-        result = function(x, np.float32([1.0, 1.0]), power=2)
+        result = function(x, np.float32([1.0, 1.0]), np.float32(0.5), power=2)
         assert result["none"] is None and tf.is_tensor(result["number"])
         return result["target"] * result["number"]
 
     lines, traced_function = traced(slopes(target))
     [found], _ = traced_function(tf.zeros([3, 2]))
     assert len(lines) == 1 and len(made) == 1 and found.numpy().tolist() == [[0.5, 0.5]] * 3
+
+
+def test_variables_of_an_unused_result_have_gradients_of_zeros_as_behind_a_call():
+    class Two(tf.Module):
+        @tf.function
+        def __call__(self, x):
+            return tf.reduce_sum(x * W[0]), tf.RaggedTensor.from_row_lengths(x[:, 0] * other, [3], validate=False)
+
+    two, other = Two(), tf.Variable(2.0)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            y, _ = two(x)
+        gradients = tape.gradient(y, [W, other])
+        assert gradients[1] is not None
+        return gradients
+
+    lines, _ = traced(step)
+    assert len(lines) == 1
+
+
+def test_products_of_one_tensor_are_told_apart():
+    def target(x):
+        mean = tf.reduce_mean(tf.matmul(x * W, tf.ones([2, 1])))
+        return mean + tf.matmul(x * W, tf.zeros_like(x), transpose_a=True)[0, 0]
+
+    def of_one(x):
+        y = x * W
+        return tf.reduce_mean(tf.matmul(y, tf.ones([2, 1]))) + tf.matmul(y, tf.zeros_like(x), transpose_a=True)[0, 0]
+
+    for each in (target, of_one):
+        lines, _ = traced(slopes(each))
+        assert len(lines) == 3
 
 
 def test_an_eager_step_has_none():

@@ -124,13 +124,17 @@ def undecorate_steps(model: Any) -> None:
         python = getattr(decorated, "python_function", None)
         if python is not None:
             step = python if name in vars(model) else MethodType(python, model)
-            object.__setattr__(model, name, _converted(step) if getattr(decorated, "_autograph", True) else step)
+            object.__setattr__(model, name, as_python(decorated, step))
 
 
-def _converted(function: Any) -> Any:
+def as_python(decorated: Any, python: Any) -> Any:
+    """Return `python`, the function within a tf.function, so that AutoGraph converts it where it does there."""
+    if not getattr(decorated, "_autograph", True):
+        return python
+
     @tf.autograph.experimental.do_not_convert
-    def call(*args: Any) -> Any:
-        return call_converted("tf_keras", function, *args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return call_converted("tf_keras", python, *args, **kwargs)
 
     return call
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from client_shim.replica.steps import of_script
 from fdt.compat.tensorflow import polymorphic_function
-from fdt.keras.variables import call_converted
+from fdt.keras.variables import as_python
 from fdt.patches import Patch
 
 # The stateful operations that compute the same in the graph of the step. Random numbers would differ: TensorFlow seeds
@@ -29,8 +29,7 @@ def inlining() -> Patch:
         if not traced or not _computes_alike(function, args, kwargs):
             return original(function, *args, **kwargs)
         args, kwargs = tf.nest.map_structure(_as_traced, (args, kwargs))
-        flavor = "tf_keras" if function._autograph else ""
-        return _as_returned(call_converted(flavor, function.python_function, *args, **kwargs))
+        return _as_returned(as_python(function, function.python_function)(*args, **kwargs))
 
     return Patch(polymorphic_function.Function, "__call__", call)
 

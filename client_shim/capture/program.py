@@ -3,10 +3,7 @@
 import contextlib
 import hashlib
 import json
-import os
-import site
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +15,7 @@ from fdt import PACKAGES
 from fdt.blobs import Blobs
 from fdt.job import Program
 from fdt.keras import Flavor
+from fdt.service.blame import LIBRARIES
 from fdt.trainable import Trainable
 
 
@@ -61,8 +59,7 @@ def _digest(config: bytes, objects: bytes) -> str:
 @contextlib.contextmanager
 def local_modules_by_value() -> Iterator[None]:
     """Within, cloudpickle pickles the modules beside the script by value: workers may not be able to import them."""
-    installed = _installed()  # computed once: TensorFlow imports 4,000 modules
-    modules = [m for m in list(sys.modules.values()) if _is_local(m, installed)]
+    modules = [m for m in list(sys.modules.values()) if _is_local(m)]
     added = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     for module in added:
         cloudpickle.register_pickle_by_value(module)
@@ -73,20 +70,9 @@ def local_modules_by_value() -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_local(module: ModuleType, installed: tuple[str, ...]) -> bool:
+def _is_local(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name not in sys.modules or name.partition(".")[0] in PACKAGES:
         return False
-    return not file.startswith(installed) and not str(Path(file).resolve()).startswith(installed)
-
-
-def _installed() -> tuple[str, ...]:
-    """Return the folders of Python and of pip's packages, which every worker can import from.
-
-    Each folder is listed by its name and by the path that it resolves to.
-    """
-    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    roots |= {*site.getsitepackages(), site.getusersitepackages()}
-    roots |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
-    return tuple(f"{path}{os.sep}" for root in roots if root for path in {root, Path(root).resolve()})
+    return not file.startswith(LIBRARIES) and not str(Path(file).resolve()).startswith(LIBRARIES)

@@ -9,9 +9,7 @@ import ast
 import builtins
 import functools
 import os
-import site
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,15 +32,14 @@ from client_shim.replica.syntax import (
 )
 from client_shim.script import OUR_FOLDERS
 from fdt.compat import OPTIMIZER_MODULES
+from fdt.service.blame import LIBRARIES
 
 APPLIES = ("apply_gradients", "minimize")
 _CALLS_BACK = os.path.join("tensorflow", "python", "ops", "script_ops.py")  # py_function, numpy_function, generators
 BATCHWISE = "train_on_batch"
 TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
 
-_PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
-_LIBRARIES = tuple(f"{path}/" for path in _PATHS)
-_KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_keras"))
+_KERAS = tuple(f"{path}{name}/" for path in LIBRARIES for name in ("keras", "tf_keras"))
 
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -93,7 +90,7 @@ class Site:
 @functools.cache
 def of_script(path: str) -> bool:
     """Return whether the file belongs to the script: neither this project's, nor a library's, nor generated."""
-    return not path.startswith(("<", *OUR_FOLDERS, *_LIBRARIES)) and "__autograph_generated" not in path
+    return not path.startswith(("<", *OUR_FOLDERS, *LIBRARIES)) and "__autograph_generated" not in path
 
 
 def by_script() -> bool:

@@ -17,15 +17,15 @@ from fdt import PACKAGES
 from fdt.errors import OTHER_ROWS, REMEDY, NeedsReplica, UserError
 from fdt.rpc.session_pb2 import Failed
 
-_LIBRARIES = tuple(
-    f"{path}{os.sep}"
-    for path in (
-        *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")},
-        *site.getsitepackages(),  # on Debian, dist-packages
-        site.getusersitepackages(),
-        *(Path(__file__).parents[2] / package for package in PACKAGES),
-    )
-)
+_ROOTS = {
+    *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")),
+    *site.getsitepackages(),  # on Debian, dist-packages
+    site.getusersitepackages(),
+    *(entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))),
+}
+# The folders of Python and of pip's packages, by their names and by the paths that these resolve to.
+LIBRARIES = tuple(f"{path}{os.sep}" for root in _ROOTS if root for path in {root, str(Path(root).resolve())})
+_NOT_SCRIPTS = (*LIBRARIES, *(f"{Path(__file__).parents[2] / package}{os.sep}" for package in PACKAGES))
 _GRAPH_ERROR = "Graph execution error:"  # TensorFlow puts this in front of the message
 _NODE = re.compile(r"^(\(\d+\) [A-Z_]+: *)?(\{\{\w+ [^}]*\}\} ?)?")  # TensorFlow's prefix of the failed node's message
 _GENERATED = ("<", os.path.join(tempfile.gettempdir(), "__autograph"))  # files that AutoGraph generates, <string>
@@ -61,7 +61,7 @@ def _message(error: BaseException) -> str:
 
 def is_scripts(frame: FrameType) -> bool:
     """Return whether the frame's code belongs to the script: it is neither a library's nor generated."""
-    return not frame.f_code.co_filename.startswith((*_GENERATED, *_LIBRARIES))
+    return not frame.f_code.co_filename.startswith((*_GENERATED, *_NOT_SCRIPTS))
 
 
 def place() -> str:

@@ -34,6 +34,7 @@ FIRST_MOMENTS = {
 }
 
 
+@tf.autograph.experimental.do_not_convert  # converted, `float` returns a tensor
 def momentum_of(optimizer: Any) -> float:
     """Return SGD's momentum or Adam's beta_1, else 0."""
     inner = inner_optimizer(optimizer)
@@ -51,9 +52,19 @@ def is_sgd(optimizer: Any) -> bool:
     return _kind(inner_optimizer(optimizer)) == "SGD"
 
 
-def is_linear(optimizer: Any) -> bool:
-    """Return whether it does not matter to the optimizer if gradients are added before or in its own arithmetic."""
-    return _kind(inner_optimizer(optimizer)) in ("SGD", "Lion")
+def takes_rows_alone(optimizer: Any, flavor: str) -> bool:
+    """Return whether the update by an embedding's IndexedSlices differs from that by their sum, a dense gradient.
+
+    Args:
+        optimizer: The captured optimizer.
+        flavor: "keras", whose optimizers square the rows of a repeated index one by one, or "tf_keras", which adds
+            them. Some of its legacy optimizers leave the rows, and their slots, that no index names as they are.
+    """
+    inner = inner_optimizer(optimizer)
+    if hasattr(inner, "update_step"):
+        return clips(optimizer) or (flavor == "keras" and _kind(inner) not in ("SGD", "Lion"))
+    alike = {"Adam", "Adagrad"} if momentum_of(inner) else {"Adagrad", "RMSprop", "SGD"}
+    return clips(optimizer) or type(inner).__name__ not in alike
 
 
 @contextmanager

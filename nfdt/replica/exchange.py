@@ -24,7 +24,7 @@ from nfdt.model.variables import build, clipped, count_of, current_rate, is_sgd,
 from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
-Poll = Callable[[int], list[RankPush]]  # returns the pushes that have arrived for an optimizer
+Poll = Callable[[int, list[int]], list[RankPush]]  # from the optimizer and the positions without a gradient
 
 GONE = (
     "a step uses an optimizer that the script no longer refers to; keep the optimizer in a variable as long as the "
@@ -63,7 +63,6 @@ class OptimizerExchange:
         self._sizes = [int(v.shape.num_elements()) for v in self.raw]
         self._poll, self._rule = poll, ServerAlgorithm(rule, group.size, momentum_of(optimizer))
         self._form, self.taus = self._rule.form, self._rule.taus
-        self._present = [True] * len(self.raw)
         self._waiting: list[RankPush] = []
         self._answering: RankPush | None = None
         self.made_for, self.samples = made_for, samples  # in the current batch
@@ -134,55 +133,55 @@ class OptimizerExchange:
             return
         if [id(tensor_variable(v)) for v in variables] != [id(v) for v in self.raw]:
             raise CaptureError(OTHER_VARIABLES.format(where()))
-        present = self._present = [g is not None for g in gradients]
+        absent = [i for i, g in enumerate(gradients) if g is None]
         flat = _flat(self._whole(gradients))
         if self._group.rank:
-            self._assign(in_order(self._push, [flat]))
+            self._assign(in_order(self._push, [flat, tf.constant(absent, tf.int32)]))
             self._count.assign_add(1)
             return
         with self._updating(own=1):
             first = in_order(self._take_own, [flat, self._read(), self._rate()])
-            self._apply(apply, first, present, variables)
-            self._serve_in_step(apply, present, variables)
+            self._apply(apply, first, absent, variables)
+            self._serve_in_step(apply, absent, variables)
 
     def serve(self, apply: Apply, push: RankPush) -> None:
         """Apply one push on rank 0, outside a step."""
         self._waiting.append(push)
         with self._updating(own=0):
-            self._serve_in_step(apply, self._present, self.variables)
+            self._serve_in_step(apply, push.header["absent"], self.variables)
 
-    def _serve_in_step(self, apply: Apply, present: list[bool], variables: list[Any]) -> None:
+    def _serve_in_step(self, apply: Apply, absent: list[int], variables: list[Any]) -> None:
         """Apply the pushes that have arrived; then record the weights as pulled by rank 0's next step."""
+        alike = tf.constant(absent, tf.int32)
 
         def body(_: Any) -> list[Any]:
             update = in_order(self._take, [self._read(), self._rate()])
-            self._apply(apply, update, present, variables)
+            self._apply(apply, update, absent, variables)
             in_order(self._answer, [self._read()])
-            return [self._more()]
+            return [self._more(alike)]
 
-        _follow(tf.while_loop(lambda more: more, body, [self._more()]))
+        _follow(tf.while_loop(lambda more: more, body, [self._more(alike)]))
         in_order(self._holds, [self._read()])
 
-    def _apply(self, apply: Apply, update: Any, present: list[bool], variables: list[Any]) -> None:
+    def _apply(self, apply: Apply, update: Any, absent: list[int], variables: list[Any]) -> None:
         """Apply the algorithm's update with the script's optimizer."""
         size = sum(self._sizes)
         update = tf.ensure_shape(update, [1 + size * (1 + self._form.momentum)])
-        direction = self._unflat(update[1 : 1 + size], present)
+        direction = self._unflat(update[1 : 1 + size], absent)
         with scaled_rate(self._optimizer, update[0] if self._form.scales else None):
             if not self._form.momentum:
                 apply(direction, variables)
                 return
             build(self._optimizer, variables)  # creates the moments that the algorithm's replace
-            moved, along = zip(
-                *((v, u) for v, u in zip(variables, direction, strict=True) if u is not None), strict=True
-            )
-            fresh = [g for g in self._unflat(update[1 + size :], present) if g is not None]
-            with off(self._optimizer, moved, along, fresh) as given:
-                rest = iter(given)
-                apply([next(rest) if is_present else None for is_present in present], variables)
+            given = [(v, u) for v, u in zip(variables, direction, strict=True) if u is not None]
+            moved, along = zip(*given, strict=True)
+            fresh = [g for g in self._unflat(update[1 + size :], absent) if g is not None]
+            with off(self._optimizer, moved, along, fresh) as passed:
+                rest = iter(passed)
+                apply([None if i in absent else next(rest) for i in range(len(variables))], variables)
 
-    def _more(self) -> Any:
-        return tf.ensure_shape(in_order(self._has_come, [], tf.bool), [])
+    def _more(self, absent: Any) -> Any:
+        return tf.ensure_shape(in_order(self._has_come, [absent], tf.bool), [])
 
     def _read(self) -> Any:
         return _flat([v.read_value() for v in self.raw])
@@ -202,9 +201,9 @@ class OptimizerExchange:
         for variable, value in zip(self.raw, tf.split(pulled, self._sizes), strict=True):
             variable.assign(tf.cast(tf.reshape(value, variable.shape), variable.dtype))
 
-    def _unflat(self, vector: Any, present: list[bool]) -> list[Any]:
-        parts = zip(tf.split(vector, self._sizes), self.raw, present, strict=True)
-        return [tf.cast(tf.reshape(part, v.shape), v.dtype) if is_present else None for part, v, is_present in parts]
+    def _unflat(self, vector: Any, absent: list[int]) -> list[Any]:
+        parts = enumerate(zip(tf.split(vector, self._sizes), self.raw, strict=True))
+        return [None if i in absent else tf.cast(tf.reshape(part, v.shape), v.dtype) for i, (part, v) in parts]
 
     # -- NumPy, from within the step -------------------------------------------------------------------------------
     def _passed_on(self) -> Any:
@@ -213,9 +212,9 @@ class OptimizerExchange:
         self.taus.append(0)
         return np.bool_(True)
 
-    def _push(self, gradient: Vector) -> Vector:
-        weights, _ = self._group.push_pull(gradient, {"optimizer": self.number, "samples": self.samples})
-        return weights
+    def _push(self, gradient: Vector, absent: Vector) -> Vector:
+        header = {"optimizer": self.number, "samples": self.samples, "absent": absent.tolist()}
+        return self._group.push_pull(gradient, header)[0]
 
     def _take_own(self, gradient: Vector, params: Vector, eta: Any) -> Vector:
         return self._pushed(0, gradient, params, eta, self.samples)
@@ -234,8 +233,8 @@ class OptimizerExchange:
         self._answering.answer(self._pulled(self._answering.rank, params), {})
         return params[:1]
 
-    def _has_come(self) -> Any:
-        self._waiting += self._poll(self.number)
+    def _has_come(self, absent: Vector) -> Any:
+        self._waiting += self._poll(self.number, absent.tolist())
         return np.bool_(bool(self._waiting))
 
     def _pushed(self, worker: int, gradient: Vector, params: Vector, eta: Any, samples: int) -> Vector:

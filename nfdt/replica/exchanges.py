@@ -1,6 +1,7 @@
 """All optimizers of a replica script: their exchanges, the pushes for them, and the state that workers synchronise."""
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections import Counter
@@ -161,17 +162,20 @@ class OptimizerExchanges:
         return made
 
     # -- rank 0 serves ---------------------------------------------------------------------------------------------
-    def poll(self, number: int | None) -> list[RankPush]:
+    def poll(self, number: int | None, absent: list[int] | None = None) -> list[RankPush]:
         """Return the pushes that have arrived for one optimizer, which is in use; pushes for others wait.
 
-        None: return those for sessions. No optimizer's step runs then, so the other pushes are answered at once,
-        because rank 0 may next wait for their worker.
+        Args:
+            number: Number of the optimizer. None: return pushes for sessions. No optimizer's step runs then, so the
+                other pushes are answered at once, because rank 0 may next wait for their worker.
+            absent: Positions of the optimizer's variables without a gradient; pushes that differ in them wait.
         """
         if number is not None:
             self._used[number] = self._known[number]
         self._arrived += self._group.pushes()
-        mine = [push for push in self._arrived if push.header.get("optimizer") == number]
-        self._arrived = [push for push in self._arrived if push.header.get("optimizer") != number]
+        alike = [(p.header.get("optimizer"), p.header.get("absent")) == (number, absent) for p in self._arrived]
+        mine = list(itertools.compress(self._arrived, alike))
+        self._arrived = [push for push, is_mine in zip(self._arrived, alike, strict=True) if not is_mine]
         if number is None:
             others, self._arrived = self._arrived, []
             for push in others:

@@ -258,8 +258,8 @@ class WorkerJob:
             )
         if adds_rows and self._member.size == 1:
             yield (
-                "gradients of an index that a batch repeats are added before the optimizer squares or clips them: "
-                "numbers are not those of one machine, where Keras takes each alone; hfdt run has them"
+                "gradients of an embedding's rows are added up before the optimizer has them: numbers are not those "
+                "of one machine, where this optimizer takes each row alone; hfdt run has them"
             )
         if (self._trainable.model.steps_per_execution or 1) > 1:
             yield "steps_per_execution is not used by nfdt: workers push after each step"

@@ -21,7 +21,7 @@ from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, pushed_others
-from nfdt.model.variables import clipped, clips, current_rate, is_linear, loss_scale, momentum_of
+from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of, takes_rows_alone
 from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign, change_of, decays
 
@@ -50,8 +50,8 @@ class GradientStep:
         self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
         self._micro: dict[int, MicroSteps] = {}  # by number of parts
-        # Once traced: whether a push has sums of rows that Keras's optimizer squares or clips one by one; and the
-        # variables that the step reads behind the update.
+        # Once traced: whether a push adds rows that Keras's optimizer takes alone, and the variables that the step
+        # reads behind the update.
         self.adds_rows, self.reads = False, list[str]()
 
     @functools.cached_property
@@ -219,8 +219,7 @@ class GradientStep:
         by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
         present = sorted(by_position)
         scale = loss_scale(self._model.optimizer)
-        squares = self._trainable.flavor.name == "keras" and not is_linear(self._model.optimizer)
-        alone = squares or clips(self._model.optimizer)
+        alone = takes_rows_alone(self._model.optimizer, self._trainable.flavor.name)
         self.adds_rows = alone and any(isinstance(g, tf.IndexedSlices) for g in by_position.values())
         dense = [tf.convert_to_tensor(by_position[i]) for i in present]
         return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]

@@ -132,7 +132,7 @@ class Rank0(PeerGroup):
 
 def exchange(optimizer):
     weight = tf.Variable([1.0])
-    return OptimizerExchange(0, optimizer, [weight], algorithms.make("asgd"), Rank0(), lambda number: [])
+    return OptimizerExchange(0, optimizer, [weight], algorithms.make("asgd"), Rank0(), lambda number, absent: [])
 
 
 def applier(optimizer):

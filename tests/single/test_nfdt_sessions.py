@@ -421,7 +421,7 @@ def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(t
             step,
         )
 
-    mine, apply, w, step = made(host, lambda _: host.pushes())
+    mine, apply, w, step = made(host, lambda *_: host.pushes())
     theirs, unused, other, counted = made(peer, None)
     host.serve_by(lambda push: mine.serve(apply, push))
     mine.step(apply, [tf.constant([1.0])], [w])

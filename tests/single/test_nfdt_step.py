@@ -1,5 +1,6 @@
 """The compiled step of an NFDT worker."""
 
+import operator
 from types import SimpleNamespace
 
 import numpy as np
@@ -235,6 +236,12 @@ def test_micro_steps_leave_no_trace_of_a_gradient_that_is_not_finite():
         ("keras", "SGD", {"global_clipnorm": 1.0}, False, False),
         ("tf_keras", "SGD", {"clipvalue": 1.0}, True, True),
         ("tf_keras", "Adagrad", {}, True, False),
+        ("tf_keras", "legacy.SGD", {}, True, False),
+        ("tf_keras", "legacy.SGD", {"momentum": 0.9}, True, True),
+        ("tf_keras", "legacy.SGD", {"momentum": 0.9}, False, False),
+        ("tf_keras", "legacy.Nadam", {}, True, True),
+        ("tf_keras", "legacy.Adam", {}, True, False),
+        ("tf_keras", "legacy.RMSprop", {}, True, False),
     ],
 )
 def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_takes_each_alone(
@@ -244,7 +251,7 @@ def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_takes
     layer = api.layers.Embedding(4, 2) if embeds else api.layers.Dense(2)
     given = api.layers.InputLayer((2,), dtype="int64" if embeds else "float32")
     model = api.Sequential([given, layer, api.layers.Flatten(), api.layers.Dense(1)])
-    model.compile(getattr(api.optimizers, optimizer)(0.1, **clip), "mse")
+    model.compile(operator.attrgetter(optimizer)(api.optimizers)(0.1, **clip), "mse")
     spec = tf.TensorSpec((None, 2), tf.int64 if embeds else tf.float32), tf.TensorSpec((None, 1), tf.float32), None
     named(flavor).build(model, spec)
     step = GradientStep(trainable := Trainable(named(flavor), model))

@@ -50,12 +50,13 @@ class Worker1(PeerGroup):
 
 def pushed():
     """A gradient of worker 1's."""
-    return RankPush(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32"), lambda vector, header: None)
+    header = {"optimizer": 0, "samples": 1, "absent": []}
+    return RankPush(1, header, np.array([0.5], "float32"), lambda vector, header: None)
 
 
 def test_after_a_meeting_nobody_is_late():
     weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0)
-    exchange = OptimizerExchange(0, optimizer, [weight], algorithms.make("dc_asgd"), Rank0(), lambda number: [])
+    exchange = OptimizerExchange(0, optimizer, [weight], algorithms.make("dc_asgd"), Rank0(), lambda number, absent: [])
 
     def another_pushes():
         exchange.serve(optimizer.apply, pushed())
@@ -72,7 +73,7 @@ def test_after_a_meeting_nobody_is_late():
 @pytest.mark.parametrize(("rule", "momentum"), [("dc_asgd", 0.0), ("ddc_asgd", 0.9)])
 def test_rank_0_is_never_late_as_it_computes_on_what_it_has_served(rule, momentum):
     weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0, momentum=momentum)
-    exchange = OptimizerExchange(0, optimizer, [weight], algorithms.make(rule), Rank0(), lambda number: [])
+    exchange = OptimizerExchange(0, optimizer, [weight], algorithms.make(rule), Rank0(), lambda number, absent: [])
     step = tf.function(lambda: exchange.step(optimizer.apply, [tf.constant([0.5])], [weight]))
     step()
     for _ in range(2):
@@ -109,7 +110,7 @@ def test_the_only_workers_gradients_reach_the_optimizer_as_they_are(compiled):
 
 def test_an_optimizer_of_several_lists_of_variables_is_refused():
     weights, optimizer = [tf.Variable([1.0]), tf.Variable([2.0])], keras.optimizers.SGD(1.0)
-    exchange = OptimizerExchange(0, optimizer, weights, algorithms.make("asgd"), Rank0(), lambda number: [])
+    exchange = OptimizerExchange(0, optimizer, weights, algorithms.make("asgd"), Rank0(), lambda number, absent: [])
     exchange.step(optimizer.apply, [tf.constant([0.5])] * 2, weights)
     for others in (weights[:1], weights[::-1]):
         with pytest.raises(CaptureError, match=r"the optimizer at .*:\d+ updates other variables"):
@@ -153,6 +154,30 @@ class Meeting0(Rank0):
 
     def all_gather(self, vector, counts, name):
         return vector
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_push_updates_the_variables_that_it_has_gradients_of_whatever_rank_0s_step_has(compiled):
+    """Two heads, trained in turn: rank 0's step has no gradient of the second, the push none of the first."""
+    header, answers = {"optimizer": 0, "samples": 1, "absent": [0]}, []
+    arriving = [RankPush(1, header, np.array([0.0, 0.5], "float32"), lambda vector, header: answers.append(vector))]
+
+    class Pushed(Meeting0):
+        def pushes(self):
+            return [arriving.pop()] if arriving else []
+
+    weights, optimizer = [tf.Variable([1.0]), tf.Variable([1.0])], keras.optimizers.SGD(1.0, weight_decay=0.5)
+    exchanges = OptimizerExchanges(Pushed(), "asgd", lambda push: None)
+    exchange = exchanges.of(optimizer, optimizer.apply, weights)
+
+    def step():
+        exchanges.step(exchange, exchange.apply, [tf.constant([0.25]), None], weights)
+
+    (tf.function(step, autograph=False) if compiled else step)()
+    assert not arriving and not answers and [w.numpy().tolist() for w in weights] == [[0.25], [1.0]]
+    exchanges.meet()
+    assert [a.tolist() for a in answers] == [[0.25, 0.0]] and [w.numpy().tolist() for w in weights] == [[0.25], [0.0]]
 
 
 def stepping(exchanges, compiled):

@@ -2,6 +2,8 @@
 
 import functools
 import importlib
+import os
+import site
 import sys
 import threading
 
@@ -342,3 +344,9 @@ def test_a_loop_runs_while_it_is_on_the_stack():
 def test_a_session_is_tensorflows(script):
     assert detect_capture(script("tf.compat.v1.InteractiveSession(config=c)")).uses_sessions
     assert not detect_capture(script("requests.Session()")).uses_sessions
+
+
+@pytest.mark.parametrize("folders", [lambda: site.getusersitepackages(), lambda: os.path.dirname(os.__file__)])
+def test_packages_of_a_user_and_of_python_are_no_part_of_the_script(folders):
+    assert not steps.of_script(f"{folders()}/keras/src/trainers/trainer.py")
+    assert steps.of_script(f"{os.path.dirname(folders())}/train.py")

@@ -41,6 +41,11 @@ def all_finite(gradients: Sequence[Tensor]) -> Tensor:
     return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients] or [tf.constant(0.0)]))
 
 
+def finite_part(values: Tensor) -> Tensor:
+    """Return the values with 0 in place of NaN and infinity; values of a type without these as they are."""
+    return tf.where(tf.math.is_finite(values), values, tf.zeros_like(values)) if values.dtype.is_floating else values
+
+
 T = TypeVar("T")
 Node = TypeVar("Node", bound=Hashable)
 

@@ -144,7 +144,8 @@ class AsyncAlgorithm:
         holds: Whether a push may be held for a later update, or dropped. Overlapped steps then make it more stale.
         own_momentum: If given, it returns whether all updates with this `shared` have momentum "algorithm". Clipping by
             the captured optimizer is then off in updates, and applies to each gradient before `push` receives it.
-        needs_sgd: Whether the arithmetic holds only if an update is the learning rate times the direction.
+        needs_sgd: Whether the arithmetic holds only if an update is the learning rate times the direction, because
+            gradients are taken at points ahead of the weights. One worker then differs from one machine, too.
         note: Message printed when training starts: the meaning of an epoch, of `iterations` and of a schedule, where it
             differs from training on one machine.
         local_steps: If given, a worker trains with the captured optimizer on this number of batches, from the weights

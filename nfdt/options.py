@@ -15,11 +15,12 @@ PLAIN = "asgd"  # the algorithm that works with every model and optimizer
 SYNCHRONOUS = "ssgd"  # that of --sync
 
 
-def approximation(name: str, workers: int) -> str:
-    """Return the line for users of an algorithm that has no note of its own; "" for one worker."""
-    if workers == 1:
+def approximation(name: str, workers: int, *, exact_alone: bool = True) -> str:
+    """Return the line for users of an algorithm that has no note of its own; "" for one worker that is exact."""
+    if workers == 1 and exact_alone:
         return ""
-    return f"{name} on {workers} workers approximates: numbers are not those of one machine"
+    on = f"{workers} worker{'s' * (workers > 1)}"
+    return f"{name} on {on} approximates: numbers are not those of one machine"
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,17 @@ def maximum(left: Array, right: Array) -> Array:
     return _call("maximum", left, right)
 
 
-_NUMPY: dict[str, Callable[..., Array]] = {"total": np.sum, "minimum": np.minimum, "maximum": np.maximum}
+def finite_or(array: Array, other: Array) -> Array:
+    """Return `array` with the elements of `other`, of its shape, where it has NaN or infinity."""
+    return _call("finite_or", array, other)
+
+
+_NUMPY: dict[str, Callable[..., Array]] = {
+    "total": np.sum,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "finite_or": lambda array, other: np.where(np.isfinite(array), array, other),
+}
 
 
 def _call(name: str, *operands: Array) -> Array:

@@ -5,6 +5,7 @@ Also the optimizer inside another, the variables of its slots, and offsets of se
 
 import contextlib
 import inspect
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -174,15 +175,19 @@ class Traced:
 def variables_of_slots(optimizer: Optimizer, trainable: Sequence[Variable]) -> dict[int, Variable]:
     """Return the trainable variable to which each slot belongs, keyed by the slot's id.
 
-    Keras's optimizers keep their slots in lists, with one entry per variable for which the optimizer was built.
+    Keras's optimizers keep their slots in lists, with one entry per variable for which the optimizer was built. Legacy
+    optimizers keep them by name.
     """
     found: dict[int, Variable] = {}
-    for holder in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+    for holder in {id(each): each for each in (optimizer, inner_optimizer(optimizer))}.values():
         built_for = list(getattr(holder, "_trainable_variables", None) or trainable)
-        for name, slots in vars(holder).items() if holder is not None else ():
+        for name, slots in vars(holder).items():
             if isinstance(slots, list) and len(slots) == len(built_for) and name not in _NO_SLOTS:
                 pairs = zip(slots, built_for, strict=True)
                 found.update({id(s): v for s, v in pairs if hasattr(s, "assign")})
+        for name, v in itertools.product(getattr(holder, "get_slot_names", list)(), built_for):
+            with contextlib.suppress(KeyError):  # of a weight that the optimizer has not updated
+                found[id(holder.get_slot(tensor_variable(v), name))] = v
     return found
 
 
@@ -194,3 +199,15 @@ def read_behind(graph: Any, variables: Iterable[Variable], count: int) -> list[V
     inner = {id(outer): id(tensor) for outer, tensor in graph.captures}
     read = {id(tensor) for op in graph.get_operations()[count:] for tensor in op.inputs}
     return [v for v in variables if inner.get(id(tensor_variable(v).handle)) in read]
+
+
+def build_optimizer(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
+    """Create the optimizer's variables.
+
+    A tf.function creates variables in its first trace only, and that trace may skip this worker's step.
+    """
+    with tf.init_scope():
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+            optimizer._create_slots(variables)
+        elif not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
+            optimizer.build(variables)

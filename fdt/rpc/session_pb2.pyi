@@ -275,7 +275,7 @@ class WorkerShare(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., incarnation: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped", "memory_bytes", "staleness", "remaining", "log_names", "generation")
+    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped", "memory_bytes", "staleness", "remaining", "log_names", "generation", "seeds")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,7 @@ class EpochEnd(_message.Message):
     REMAINING_FIELD_NUMBER: _ClassVar[int]
     LOG_NAMES_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SEEDS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     steps: int
     samples: int
@@ -326,7 +327,8 @@ class EpochEnd(_message.Message):
     remaining: Remaining
     log_names: _containers.RepeatedScalarFieldContainer[str]
     generation: int
-    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ..., remaining: _Optional[_Union[Remaining, _Mapping]] = ..., log_names: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ...) -> None: ...
+    seeds: _tensor_pb2.BlobRef
+    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ..., remaining: _Optional[_Union[Remaining, _Mapping]] = ..., log_names: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., seeds: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class Evaluated(_message.Message):
     __slots__ = ("epoch", "logs", "metrics", "log_names")

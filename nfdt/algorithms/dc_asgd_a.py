@@ -6,13 +6,14 @@ Zheng et al., ICML 2017, arXiv:1609.08326, section 5 and equation 14. Names foll
     MeanSquare(t) = m MeanSquare(t - 1) + (1 - m) g*g
 
 Deviations: MeanSquare is kept per worker, in the shapes of the trainable variables, so that it covers the gradients
-that it compensates. The captured optimizer applies the result.
+that it compensates. It leaves out NaN and infinity, which a LossScaleOptimizer skips. The captured optimizer applies
+the result.
 """
 
 from typing import NamedTuple
 
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
-from nfdt.tree import Array, Tree, compensated, running_square, zeros
+from nfdt.tree import Array, Tree, compensated, finite_or, running_square, zeros, zip_map
 
 EPS = 1e-7
 
@@ -44,7 +45,7 @@ def rule(lam0: float = 2.0, m: float = 0.95) -> AsyncAlgorithm:
         return params, shared, Mine(params, mine.mean_square)
 
     def push(shared: State, mine: Mine, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, State, Mine]:
-        mean_square = running_square(mine.mean_square, push.gradient, m)
+        mean_square = zip_map(finite_or, running_square(mine.mean_square, push.gradient, m), mine.mean_square)
         lam = [lam0 / (square + EPS) ** 0.5 for square in mean_square]
         return AlgorithmUpdate(compensated(push.gradient, params, mine.seen, lam)), shared, Mine(mine.seen, mean_square)
 

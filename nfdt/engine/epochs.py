@@ -41,7 +41,8 @@ class EpochAggregator:
         end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)
         end.workers.extend(share_of(rank, w) for rank, w in sorted(self.workers.items()))
         end.metrics.CopyFrom(_metrics(first, [begin.metrics, *(w.metrics for w in workers)], blobs))
-        state, spent = _state([self.servers[shard] for shard in sorted(self.servers)], blobs)
+        seeds = self.workers[0].seeds if 0 in self.workers else BlobRef()
+        state, spent = _state([self.servers[shard] for shard in sorted(self.servers)], seeds, blobs)
         end.state.CopyFrom(state)
         return end, [*spent, *(w.metrics for w in workers)]
 
@@ -76,16 +77,24 @@ def epoch_event(job: str, end: EpochEnd) -> Event:
     return Event(job=job, commit=commit)
 
 
-def _state(ends: Sequence[EpochEnd], blobs: Blobs) -> tuple[State, list[BlobRef]]:
+def _state(ends: Sequence[EpochEnd], seeds: BlobRef, blobs: Blobs) -> tuple[State, list[BlobRef]]:
+    """Return the servers' state with a worker's random generators, which servers do not use; and unneeded blobs."""
     from nfdt.model.shards import merge  # imports TensorFlow, which the script must import first
 
-    if len(ends) == 1:
-        return ends[0].state, []
-    groups = {}
-    for name in ("model", "optimizer"):
-        parts = [blobs.get_arrays(getattr(end.state, name)) for end in ends]
-        groups[name] = blobs.put_arrays(merge(parts))
-    return State(**groups), [ref for end in ends for ref in (end.state.model, end.state.optimizer)]
+    state, spent = ends[0].state, list[BlobRef]()
+    if len(ends) > 1:
+        spent = [ref for end in ends for ref in (end.state.model, end.state.optimizer)]
+        state = State()
+        for name in ("model", "optimizer"):
+            parts = [blobs.get_arrays(getattr(end.state, name)) for end in ends]
+            getattr(state, name).CopyFrom(blobs.put_arrays(merge(parts)))
+    if seeds.id:
+        arrays, (positions, *found) = list(blobs.get_arrays(state.model)), blobs.get_arrays(seeds)
+        for position, array in zip(positions, found, strict=True):
+            arrays[position] = array
+        spent += [seeds, state.model]
+        state = State(model=blobs.put_arrays(arrays), optimizer=state.optimizer)
+    return state, spent
 
 
 def _mean_logs(workers: Sequence[EpochEnd]) -> dict[str, float]:

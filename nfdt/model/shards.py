@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from fdt.blobs import Blobs
 from fdt.errors import UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable, variables_of_slots
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.trainable import read
 from fdt.typing import Array
-from nfdt.model.variables import OwnedVariables, is_pushable
+from nfdt.model.variables import OwnedVariables
 
 
 def owners(sizes: Sequence[int], shards: int, trainable: int) -> list[int]:
@@ -50,12 +54,9 @@ def own(trainable: Any, shard: int, shards: int) -> Ownership:
     """Return the variables of a Trainable that server `shard` of `shards` owns, the same in every process.
 
     Raises:
-        UserError: If the optimizer needs all gradients at once and cannot be split.
+        UserError: If a variable of the optimizer has elements of no known weight.
     """
-    optimizer = trainable.model.optimizer
-    if shards > 1:
-        check_splittable(optimizer)
-    others = pushed_others(trainable)
+    optimizer, others = trainable.model.optimizer, pushed_others(trainable)
     sizes = [_nbytes(v) for v in [*trainable.trainable, *others]]
     count = len(trainable.trainable)
     owner = owners(sizes, shards, count)
@@ -66,6 +67,12 @@ def own(trainable: Any, shard: int, shards: int) -> Ownership:
     by_id = {id(v): count + i for i, v in enumerate(trainable.non_trainable)}
     model = [*mine, *(by_id[id(others[i])] for i in my_others)]
     slots = slot_owners(optimizer, trainable.trainable, owner)
+    lost = [v.name for v in trainable.optimizer if id(v) not in slots and tensor_variable(v).shape.rank]
+    if lost and shards > 1:
+        raise UserError(
+            f"--ps must be 1 with {type(optimizer).__name__}, which does not tell the weight that its variable "
+            f"{lost[0]!r} belongs to. Received: {shards}"
+        )
     optimizer_positions = [i for i, v in enumerate(trainable.optimizer) if slots.get(id(v), 0) == shard]
     return Ownership(part, mine, my_others, model, optimizer_positions)
 
@@ -73,7 +80,19 @@ def own(trainable: Any, shard: int, shards: int) -> Ownership:
 def pushed_others(trainable: Any) -> list[Any]:
     """Return the non-trainable variables whose changes are pushed: without states of random generators, and strings."""
     seeds = {id(v) for v in trainable.seeds}
-    return [v for v in trainable.non_trainable if id(v) not in seeds and is_pushable(v)]
+    others = [(v, tf.as_dtype(tensor_variable(v).dtype)) for v in trainable.non_trainable if id(v) not in seeds]
+    return [v for v, dtype in others if dtype.is_floating or dtype.is_integer or dtype.is_bool]
+
+
+def put_seeds(trainable: Any, blobs: Blobs) -> BlobRef | None:
+    """Store the states of a worker's random generators, which a later job continues; None: there are none.
+
+    Returns:
+        The blob of their positions in State.model and their arrays, as `partial` returns them.
+    """
+    position = {id(v): len(trainable.trainable) + i for i, v in enumerate(trainable.non_trainable)}
+    positions = np.asarray([position[id(v)] for v in trainable.seeds], np.int64)
+    return blobs.put_arrays([positions, *read(trainable.seeds)]) if trainable.seeds else None
 
 
 def slot_owners(optimizer: Any, trainable: Sequence[Any], owner: Sequence[int]) -> dict[int, int]:

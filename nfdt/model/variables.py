@@ -147,16 +147,13 @@ def _kind(inner: Any) -> str:
     return owner.__name__ if owner.__module__.startswith(("keras.", "tf_keras.")) else f"the script's {owner.__name__}"
 
 
-def is_pushable(variable: Variable) -> bool:
-    """Return whether changes of a non-trainable variable are pushed: those of numbers and flags, not of strings."""
-    dtype = tf.as_dtype(tensor_variable(variable).dtype)
-    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
-
-
 def current_rate(optimizer: Any) -> Any:
     """Return the current learning rate as a 0-d float32 tensor. A schedule is evaluated at `iterations`."""
     rate = optimizer.learning_rate
-    if callable(rate) and not hasattr(rate, "shape"):
+    held = getattr(inner_optimizer(optimizer), "_learning_rate", rate)
+    if is_schedule(held):  # tf_keras's `learning_rate` is then a variable, which its own update alone writes
+        rate = held(count_of(optimizer))
+    elif callable(rate) and not hasattr(rate, "shape"):
         rate = rate(optimizer.iterations)
     return tf.cast(tf.convert_to_tensor(rate), tf.float32)
 
@@ -174,6 +171,18 @@ def loss_scale(optimizer: Any) -> Any | None:
         dynamic = getattr(optimizer, "dynamic_scale", None)
         return tf.convert_to_tensor(optimizer.loss_scale if dynamic is None else dynamic)
     return getattr(optimizer, "loss_scale_factor", None)
+
+
+def unscaled(optimizer: Any, gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of the loss, from those of the scaled loss."""
+    scale = loss_scale(optimizer)
+    return list(gradients) if scale is None else [g / tf.cast(scale, g.dtype) for g in gradients]
+
+
+def scaled(optimizer: Any, gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of the scaled loss, by whose scale the optimizer divides in its update."""
+    scale = loss_scale(optimizer)
+    return list(gradients) if scale is None else [g * tf.cast(scale, g.dtype) for g in gradients]
 
 
 @contextmanager
@@ -263,14 +272,12 @@ class OwnedVariables:
             with off(self.optimizer, variables, gradients, fresh) as given:
                 self.apply(given, positions, rate)
             return
-        scale = loss_scale(self.optimizer)
-        if scale is not None:  # the optimizer divides by it and tests for overflow
-            gradients = [g * tf.cast(scale, g.dtype) for g in gradients]
+        gradients = scaled(self.optimizer, gradients)  # the optimizer divides by the scale and tests for overflow
         with scaled_rate(self.optimizer, rate):
             if isinstance(variables[0], tf.Variable):  # tf_keras
                 self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
             else:
-                self.optimizer.apply(list(gradients), variables)
+                self.optimizer.apply(gradients, variables)
 
     def take_off(self, amounts: Sequence[Any], positions: Sequence[int], steps: int) -> None:
         """Subtract `amounts` from `trainable[positions]`, and count `steps`."""
@@ -286,15 +293,3 @@ class OwnedVariables:
         """Add `steps` to the optimizer's count."""
         count = count_of(self.optimizer)
         count.assign_add(tf.cast(steps, count.dtype))
-
-
-def build(optimizer: Any, variables: list[Any]) -> None:
-    """Create the optimizer's variables.
-
-    A tf.function creates variables in its first trace only, and that trace may skip this worker's step.
-    """
-    with tf.init_scope():
-        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-            optimizer._create_slots(variables)
-        elif not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
-            optimizer.build(variables)

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Callable[[str], None]) -> Any:
     """Return the object of this rank in a replica script."""
+    from nfdt import algorithms
     from nfdt.options import approximation
     from nfdt.replica.rank import RoundRobinRank
 
-    if group.rank == 0 and (note := approximation(options.get("rule") or "nfdt", group.size)):
+    rule = options.get("rule")
+    exact = rule is None or not algorithms.make(rule).needs_sgd
+    if group.rank == 0 and (note := approximation(rule or "nfdt", group.size, exact_alone=exact)):
         show_line(note)
     return RoundRobinRank(group, options)

@@ -14,13 +14,23 @@ import tensorflow as tf
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import build_optimizer, tensor_variable
 from fdt.ops import IdentityMap
 from fdt.process_group import RankPush, ReplicaGroup
 from fdt.typing import Vector
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.settings import refuse_counting_rate
-from nfdt.model.variables import build, clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
+from nfdt.model.variables import (
+    clipped,
+    count_of,
+    current_rate,
+    is_sgd,
+    momentum_of,
+    off,
+    scaled,
+    scaled_rate,
+    unscaled,
+)
 from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
@@ -167,18 +177,16 @@ class OptimizerExchange:
         """Apply the algorithm's update with the script's optimizer."""
         size = sum(self._sizes)
         update = tf.ensure_shape(update, [1 + size * (1 + self._form.momentum)])
-        direction = self._unflat(update[1 : 1 + size], absent)
-        with scaled_rate(self._optimizer, update[0] if self._form.scales else None):
-            if not self._form.momentum:
-                apply(direction, variables)
-                return
-            build(self._optimizer, variables)  # creates the moments that the algorithm's replace
-            given = [(v, u) for v, u in zip(variables, direction, strict=True) if u is not None]
-            moved, along = zip(*given, strict=True)
-            fresh = [g for g in self._unflat(update[1 + size :], absent) if g is not None]
-            with off(self._optimizer, moved, along, fresh) as passed:
-                rest = iter(passed)
-                apply([None if i in absent else next(rest) for i in range(len(variables))], variables)
+        present = [i for i in range(len(variables)) if i not in absent]
+        given = self._unflat(update[1 : 1 + size], present)
+        with scaled_rate(self._optimizer, update[0] if self._form.scales else None), contextlib.ExitStack() as within:
+            if self._form.momentum:
+                build_optimizer(self._optimizer, variables)  # creates the moments that the algorithm's replace
+                fresh = self._unflat(update[1 + size :], present)
+                moved = [variables[i] for i in present]
+                given = within.enter_context(off(self._optimizer, moved, given, fresh))
+            rest = iter(scaled(self._optimizer, given))
+            apply([None if i in absent else next(rest) for i in range(len(variables))], variables)
 
     def _more(self, absent: Any) -> Any:
         return tf.ensure_shape(in_order(self._has_come, [absent], tf.bool), [])
@@ -191,7 +199,7 @@ class OptimizerExchange:
 
     def _whole(self, gradients: Sequence[Any]) -> list[Any]:
         """Return one gradient per variable, zeros where there is none; clipped if the algorithm has a momentum."""
-        given = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        given = unscaled(self._optimizer, [tf.convert_to_tensor(g) for g in gradients if g is not None])
         rest = iter(clipped(self._optimizer, given) if self._form.momentum else given)
         pairs = zip(gradients, self.raw, strict=True)
         return [tf.zeros(v.shape) if g is None else next(rest) for g, v in pairs]
@@ -201,9 +209,9 @@ class OptimizerExchange:
         for variable, value in zip(self.raw, tf.split(pulled, self._sizes), strict=True):
             variable.assign(tf.cast(tf.reshape(value, variable.shape), variable.dtype))
 
-    def _unflat(self, vector: Any, absent: list[int]) -> list[Any]:
-        parts = enumerate(zip(tf.split(vector, self._sizes), self.raw, strict=True))
-        return [None if i in absent else tf.cast(tf.reshape(part, v.shape), v.dtype) for i, (part, v) in parts]
+    def _unflat(self, vector: Any, present: list[int]) -> list[Any]:
+        parts = tf.split(vector, self._sizes)
+        return [tf.cast(tf.reshape(parts[i], self.raw[i].shape), self.raw[i].dtype) for i in present]
 
     # -- NumPy, from within the step -------------------------------------------------------------------------------
     def _passed_on(self) -> Any:
@@ -249,13 +257,6 @@ class OptimizerExchange:
     def _cut(self, vector: Vector) -> list[Any]:
         parts = np.split(vector, np.cumsum(self._sizes)[:-1])
         return [p.reshape(v.shape) for p, v in zip(parts, self.raw, strict=True)]
-
-
-def update_of(optimizer: Any) -> Apply:
-    """Return an optimizer's own update, as Keras defines it."""
-    if hasattr(optimizer, "apply"):
-        return lambda gradients, variables: optimizer.apply(gradients, variables)
-    return lambda gradients, variables: optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
 _last: IdentityMap[Any] = IdentityMap()  # by graph: the operation that its next call must follow

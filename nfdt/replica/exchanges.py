@@ -14,10 +14,9 @@ import tensorflow as tf
 from client_shim.replica.steps import where
 from fdt.compat.tensorflow import context
 from fdt.errors import CaptureError
-from fdt.keras.variables import inner_optimizer, tensor_variable
+from fdt.keras.variables import build_optimizer, inner_optimizer, tensor_variable
 from fdt.process_group import RankPush, ReplicaGroup
 from nfdt import algorithms
-from nfdt.model.variables import build
 from nfdt.replica.exchange import Apply, OptimizerExchange
 from nfdt.replica.session_optimizers import inspected
 from replica.exchange import GroupedExchange, arrays_of_rank_0
@@ -157,7 +156,9 @@ class OptimizerExchanges:
         number, made_for = self._number(optimizer), weakref.ref(optimizer)
         made = OptimizerExchange(number, seen, variables, rule, self._group, self.poll, made_for, self._samples)
         if self._group.rank and getattr(seen, "use_ema", False):
-            build(seen, variables)  # `fit` reads the averages in the end; their values on this rank are not used
+            build_optimizer(
+                seen, variables
+            )  # `fit` reads the averages in the end; their values on this rank are not used
         self._known[made.number] = vars(optimizer)[OF_OPTIMIZER] = made
         return made
 
@@ -252,3 +253,10 @@ def moving(model: Any) -> list[Any]:
     names = ("_non_trainable_variables", "_non_trainable_weights")  # Keras 3's, tf_keras's
     found = [v for layer in layers for v in next((vars(layer)[n] for n in names if n in vars(layer)), ())]
     return [v for v in found if (raw := tensor_variable(v)).dtype.is_floating or raw.dtype.is_integer]
+
+
+def update_of(optimizer: Any) -> Apply:
+    """Return an optimizer's own update, as Keras defines it."""
+    if hasattr(optimizer, "apply"):
+        return lambda gradients, variables: optimizer.apply(gradients, variables)
+    return lambda gradients, variables: optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))

@@ -26,14 +26,12 @@ from fdt.compat.tensorflow import (
     polymorphic_function,
 )
 from fdt.errors import CaptureError
-from fdt.keras.variables import inner_optimizer
+from fdt.keras.variables import build_optimizer, inner_optimizer
 from fdt.patches import Patch, entry, patched
 from fdt.process_group import ReplicaGroup
 from nfdt.model import staleness_fields
-from nfdt.model.variables import build
 from nfdt.replica.agreed_values import METHODS, AssignedWeights, ReadNumbers, agreed_reads
-from nfdt.replica.exchange import update_of
-from nfdt.replica.exchanges import OptimizerExchanges, added, moving
+from nfdt.replica.exchanges import OptimizerExchanges, added, moving, update_of
 from nfdt.replica.fitting import FitHooks
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.sessions import NfdtSessions
@@ -216,7 +214,7 @@ class RoundRobinRank:
         self._turns.moves(exchange)
         if whose == "others":
             if inner is not optimizer or not self._rank:
-                build(optimizer, variables)  # it applies later, or reads gradients first
+                build_optimizer(optimizer, variables)  # it applies later, or reads gradients first
             exchange.move(1)
             return None
         if inner is not optimizer:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
-from fdt.ops import flat_call
+from fdt.ops import finite_part, flat_call
 from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.settings import refuse_counting_rate
@@ -62,6 +62,7 @@ CALLS: dict[str, Callable[..., Tensor]] = {
     "total": tf.reduce_sum,
     "minimum": _alike(tf.minimum),
     "maximum": _alike(tf.maximum),
+    "finite_or": lambda array, other: tf.where(tf.math.is_finite(array), array, other),
 }
 
 
@@ -108,7 +109,7 @@ def _move(variable: tf.Variable, decay: Tensor, change: Tensor) -> None:
     if variable.dtype.is_bool:
         variable.assign(change)
     elif variable.dtype.is_floating:
-        variable.assign(tf.cast(decay, variable.dtype) * variable + change)
+        variable.assign(tf.cast(decay, variable.dtype) * finite_part(variable.read_value()) + change)
     else:
         variable.assign_add(change)
 

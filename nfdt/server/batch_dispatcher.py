@@ -78,6 +78,10 @@ class BatchDispatcher:
         found = workers.keys() & self._assigned.keys()
         return list(found) if len(found) < 2 else [worker for worker in workers if worker in found]
 
+    def all_with(self, workers: Mapping[int, None]) -> bool:
+        """Return whether only `workers` have batches."""
+        return self._assigned.keys() <= workers.keys()
+
     def finish(self, worker: int, batch: int) -> None:
         """Count a batch whose push arrived. Raises ValueError if `worker` does not have it."""
         try:

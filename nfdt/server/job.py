@@ -28,7 +28,7 @@ from fdt.typing import Array
 from nfdt import compressors
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
-from nfdt.model.shards import own, partial
+from nfdt.model.shards import check_splittable, own, partial
 from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState, Applier, WorkerState
 from nfdt.server.applier import ModelApplier
@@ -67,6 +67,8 @@ class ServedJob:
             )
         self.ownership = own(self.trainable, self.shard, self.shards)
         self.rule = algorithm_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
+        if self.shards > 1 and self.rule.local_steps is None:
+            check_splittable(self.trainable.model.optimizer)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))
         self.trainable.load(self.spec.state, self.blobs)
         part, own_optimizer = self.ownership.part, None

@@ -110,7 +110,7 @@ class Scheduler:
         self._gate_open = True
         if self._uninformed:
             self._inform()
-        elif self._held:
+        while self._held and self._gate_open:  # a push that is not finite leaves it open
             self._take(*self._held.pop(0))
         return self._settle()
 
@@ -120,9 +120,8 @@ class Scheduler:
         if self.epoch:
             self.epoch.stop()
         self._uninformed.clear()
-        for pushed in self._held:
-            self._take(*pushed)
-        self._held.clear()
+        while self._held:
+            self._take(*self._held.pop(0))
         return self._settle()
 
     def suspend(self) -> list[Instruction]:
@@ -238,7 +237,8 @@ class Scheduler:
             self._reply_all(Release)
         elif self.epoch:
             self._serve(self.epoch)
-            if not self._computing and self._asking and not self._held and self._gate_open:
+            idle = self._asking and not self._computing and not self._held and self._gate_open
+            if idle and self.epoch.dispatcher.all_with(self._asking):  # else another one is about to ask
                 self._move_on(self.epoch)
         out, self._out = self._out, []
         return out
@@ -296,5 +296,5 @@ class Scheduler:
         self.epoch = None
 
     def _reply_all(self, reply: Callable[[int], Instruction]) -> None:
-        self._out.extend(reply(worker) for worker in self._asking)
+        self._out.extend(map(reply, self._asking))
         self._asking.clear()

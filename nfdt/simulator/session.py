@@ -21,10 +21,12 @@ from fdt.job import BatchHooks, State
 from fdt.network import Cluster
 from fdt.network.transfers import run_until
 from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Progress
+from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import put_logs
 from fdt.trainable import change
 from fdt.typing import Array
 from nfdt.model.settings import algorithm_name
+from nfdt.model.shards import put_seeds
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import NOT_BEGUN, ShardService
 from nfdt.simulator import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
@@ -221,6 +223,7 @@ class SimulatedJob:
         put_logs(mine, tally.floats())
         mine.seconds, mine.bytes_sent, mine.bytes_received = walls.total_s, sent, received
         mine.metrics.CopyFrom(self._job.blobs.put_arrays(tally.metrics()))
+        mine.seeds.CopyFrom(put_seeds(self._trainable, self._job.blobs) or BlobRef())
         self._send(Event(epoch_end=mine))
         self.record.epochs.append(
             EpochRecord(

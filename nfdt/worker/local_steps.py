@@ -27,7 +27,7 @@ import tensorflow as tf
 from fdt.data import source
 from fdt.errors import UserError
 from fdt.keras.variables import assignments, moving_averages, tensor_variable
-from fdt.ops import all_finite, flat_call
+from fdt.ops import all_finite, finite_part, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.model.settings import refuse_counting_rate
@@ -190,10 +190,12 @@ def change_of(after: Tensor, before: Tensor, decay: float) -> Tensor:
     """Return what is to be added to `decay` times the server's value.
 
     So a moving average makes the same step there as here: from v to d v + (1 - d) b. Sums of plain differences grow
-    beyond all bounds where n workers have pulled one value and n (1 - d) is large.
+    beyond all bounds where n workers have pulled one value and n (1 - d) is large. NaN and infinity count as 0, with
+    which a running maximum begins; the server does the same.
     """
     if after.dtype.is_bool:  # the last value is kept
         return after
+    before = finite_part(before)
     return after - before if decay == 1.0 else after - tf.cast(tf.constant(decay), after.dtype) * before
 
 

@@ -17,6 +17,7 @@ from fdt.timeline import SpanRecorder
 from fdt.trainable import Trainable
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.settings import algorithm_name, algorithm_of, lanes_of
+from nfdt.model.shards import put_seeds
 from nfdt.options import Options, approximation
 from nfdt.transport import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
 from nfdt.worker.lane import (
@@ -107,7 +108,7 @@ class WorkerJob:
         self._finishing = False
         self._vary_seeds()
         self._step.trace(self._sources[0].element_spec, self._owned)
-        self.notes = [note for note in self._find_notes(rule, step.adds_rows, step.reads) if note]
+        self.notes = [note for note in self._find_notes(rule, step) if note]
 
     def start(self) -> None:
         """Start one thread per lane."""
@@ -227,6 +228,7 @@ class WorkerJob:
             staleness=tally.staleness,
             bytes_sent=sent - before[0],
             bytes_received=received - before[1],
+            seeds=None if self._member.rank else put_seeds(self._trainable, self._member.blobs),
         )
         put_logs(end, tally.floats())
         self._send(Event(epoch_end=end))
@@ -249,14 +251,20 @@ class WorkerJob:
         self._step = TimedStep(self._step, spans)
         return [TimedChannels(each, self._owned, patience_s, spans, lane) for lane, each in enumerate(shards)]
 
-    def _find_notes(self, rule: AsyncAlgorithm, adds_rows: bool, reads: Sequence[str] = ()) -> Iterator[str]:
-        yield rule.note or approximation(self.algorithm, self._member.size)
-        if reads:
+    def _find_notes(self, rule: AsyncAlgorithm, step: GradientStep) -> Iterator[str]:
+        alone = self._member.size == 1
+        yield rule.note or approximation(self.algorithm, self._member.size, exact_alone=not rule.needs_sgd)
+        if step.changes and not alone:
             yield (
-                f"the training step reads {reads[0]!r} behind the update, and a worker has the value from before it, "
-                "because the server updates later: numbers are not those of one machine; hfdt run has them"
+                f"the training step changes {step.changes[0]!r}, and the changes of all workers are added: right for a "
+                "sum or an average, not for a value that each step replaces"
             )
-        if adds_rows and self._member.size == 1:
+        if step.reads:
+            yield (
+                f"the training step reads {step.reads[0]!r} behind the update, and a worker has the value from before "
+                "it, because the server updates later: numbers are not those of one machine; hfdt run has them"
+            )
+        if step.adds_rows and alone:
             yield (
                 "gradients of an embedding's rows are added up before the optimizer has them: numbers are not those "
                 "of one machine, where this optimizer takes each row alone; hfdt run has them"

@@ -21,7 +21,7 @@ from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, pushed_others
-from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of, takes_rows_alone
+from nfdt.model.variables import clipped, current_rate, momentum_of, takes_rows_alone, unscaled
 from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign, change_of, decays
 
@@ -50,9 +50,9 @@ class GradientStep:
         self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
         self._micro: dict[int, MicroSteps] = {}  # by number of parts
-        # Once traced: whether a push adds rows that Keras's optimizer takes alone, and the variables that the step
-        # reads behind the update.
-        self.adds_rows, self.reads = False, list[str]()
+        # Once traced: whether a push adds rows that Keras's optimizer takes alone, the variables that the step reads
+        # behind the update, and those of floating numbers that it changes and that are no moving averages.
+        self.adds_rows, self.reads, self.changes = False, list[str](), list[str]()
 
     @functools.cached_property
     def metric_states(self) -> list[SummedState]:
@@ -183,6 +183,8 @@ class GradientStep:
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if v.ref() in assigned]
         left = decays(self._averages, [others[i] for i in changed], assigned)
+        own = [self._others[i] for i in changed if others[i].dtype.is_floating and id(others[i]) not in self._averages]
+        self.changes = [str(getattr(v, "path", v.name)) for v in own]
         self._found = TracedGradient(present, changed, left)
         if is_loss_scaled(self._model.optimizer):  # the optimizer handles overflow itself
             finite = tf.constant(True)
@@ -218,11 +220,9 @@ class GradientStep:
             raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
         by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
         present = sorted(by_position)
-        scale = loss_scale(self._model.optimizer)
         alone = takes_rows_alone(self._model.optimizer, self._trainable.flavor.name)
         self.adds_rows = alone and any(isinstance(g, tf.IndexedSlices) for g in by_position.values())
-        dense = [tf.convert_to_tensor(by_position[i]) for i in present]
-        return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]
+        return present, unscaled(self._model.optimizer, [tf.convert_to_tensor(by_position[i]) for i in present])
 
 
 def samples_of(batch: Any) -> int:

@@ -117,10 +117,10 @@ def digits():
     return (x / 16).astype("float32"), y.astype("int64")
 
 
-def dense(optimizer, seed=0, norm=False, **compiled):
+def dense(optimizer, seed=0, norm=False, drops=False, **compiled):
     keras.utils.set_random_seed(seed)
     layers = [keras.layers.Input((64,)), keras.layers.Dense(32, "relu")]
-    layers += [keras.layers.BatchNormalization()] if norm else []
+    layers += [keras.layers.BatchNormalization()] if norm else [keras.layers.Dropout(0.5)] if drops else []
     model = keras.Sequential([*layers, keras.layers.Dense(10)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], **compiled)
@@ -155,6 +155,17 @@ def test_one_worker_trains_as_keras_does(single, digits, make, norm):
     assert int(ours.optimizer.iterations) == 16
     got = {metric.name: float(metric.result()) for metric in ours.metrics if metric.name == "loss"}
     np.testing.assert_allclose(got["loss"], history["loss"][-1], rtol=1e-5)
+
+
+def test_the_random_numbers_of_a_later_fit_are_those_that_follow(single, digits):
+    x, y = digits[0][:200], digits[1][:200]
+    ours, alone = dense(keras.optimizers.SGD(0.05), drops=True), dense(keras.optimizers.SGD(0.05), drops=True)
+    for _ in range(2):
+        single.fit(ours, x, y, shuffle=False)
+        alone.fit(x, y, batch_size=64, epochs=1, shuffle=False, verbose=0)
+    assert relative(ours.get_weights(), alone.get_weights()) < 1e-5
+    seeds = [[v.numpy().tolist() for v in model.non_trainable_variables] for model in (ours, alone)]
+    assert seeds[0] == seeds[1] and seeds[0][0][1] > 0
 
 
 def test_two_workers_learn(pair, digits):

@@ -22,6 +22,7 @@ from nfdt.server.applier import ModelApplier
 from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import array_over
 from nfdt.tree import TracedProgram, TracedValue, zip_map
+from nfdt.worker.local_steps import change_of
 from tests.single import schedules
 from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, gradient
@@ -154,6 +155,32 @@ def test_a_scaled_rate_is_a_smaller_rate(name, lib):
     got, _ = train(momentum_rule(scale=0.25), "aAaAaA", optimizer)
     npt.assert_allclose(got, alone(OPTIMIZERS[name](lib.optimizers), 3, factor=0.25), rtol=1e-5)
     npt.assert_allclose(optimizer.learning_rate, 0.1)
+
+
+@BOTH_KERAS
+def test_a_schedule_goes_on_under_a_scaled_rate(lib):
+    def made(rate):
+        return lib.optimizers.SGD(lib.optimizers.schedules.ExponentialDecay(rate, 1, 0.5))
+
+    got, _ = train(momentum_rule(scale=0.25), "aAaAaA", made(0.1))
+    npt.assert_allclose(got, alone(made(0.025), 3), rtol=1e-5)
+
+
+def test_a_gradient_that_overflows_leaves_no_trace_in_a_mean_square():
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    core = AlgorithmState(algorithms.make("dc_asgd_a"), applier := ModelApplier(part_of(scaled)), 1)
+    for number, value in enumerate((np.nan, np.inf, 1.0), 1):
+        core.pull(0)
+        push(core, 0, number, [np.full(2, value)])
+    npt.assert_allclose(applier.params[0].numpy(), np.array(START) - 0.1, rtol=1e-6)
+
+
+def test_a_running_maximum_begins_at_minus_infinity():
+    part = part_of(keras.optimizers.SGD(0.1), others=[[-np.inf, 2.0]])
+    core = AlgorithmState(algorithms.make("asgd"), ModelApplier(part), 1)
+    before, after = tf.constant([-np.inf, 2.0]), tf.constant([3.0, 2.5])
+    push(core, 0, 1, [START], changes=[change_of(after, before, 1.0)], changed=[0], decays=[1.0])
+    npt.assert_array_equal(part.others[0], after)
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)

@@ -287,3 +287,28 @@ def test_a_gradient_that_is_not_finite_is_refused_or_left_out():
         push("stop")
     assert (raised.value.worker, raised.value.push, raised.value.batches, raised.value.epoch) == (0, 1, (0,), 0)
     assert (push("skip").steps, push("skip").samples, push("skip").skipped) == (0, 0, 2)
+
+
+@pytest.mark.parametrize("rule", ["ssgd", "k_sync(k=2)"])
+def test_a_round_waits_for_a_worker_that_has_a_batch_and_has_not_asked_yet(rule):
+    loop = Loop(rule, workers=2, steps=4)
+    loop.take(loop.policy.ask(0))
+    loop.take(loop.policy.start_epoch(0))
+    loop.push(0)
+    assert (loop.applier.params[0] == START).all(), "a round of one gradient"
+    loop.take(loop.policy.ask(1))
+    loop.run()
+    assert loop.of(EpochDone)[0].steps == 4
+
+
+def test_lock_step_goes_on_behind_a_gradient_that_is_left_out():
+    loop = Loop(workers=3, steps=3, lock_step=True, on_nan="skip")
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    loop.push(0, "a")
+    last = WorkerGradient([START * np.nan], 1, finite=False, batches=loop.assigned.pop(1).batches)
+    loop.take(loop.policy.push(1, 1, last))
+    loop.push(2, "c")
+    loop.take(loop.policy.step())
+    assert [(step.gradient.logs, step.last) for step in loop.of(StepDone)] == [("a", False), ("c", True)]
+    assert (loop.of(EpochDone)[0].steps, loop.of(EpochDone)[0].skipped) == (2, 1)

@@ -1,11 +1,14 @@
 """Variables divided among servers: any number of servers gives the same weights."""
 
+import contextlib
 import threading
 from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+import tf_keras
 
 from fdt.errors import UserError
 from fdt.job import BatchHooks, FitArguments
@@ -110,10 +113,38 @@ def test_slots_go_with_their_variables():
         lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
     ],
 )
-def test_what_cannot_be_split_is_refused(optimizer):
-    trainable = Trainable(named("keras"), make_model(optimizer()))
+@pytest.mark.parametrize("rule", ["asgd", "server_optimizer(local_steps=2)"])
+def test_what_cannot_be_split_is_refused_where_servers_use_it(cluster, rule, optimizer):
+    made = cluster(make_model(optimizer()), 1, rule=rule)
+    ServedJob(made.spec, build(made.spec.program, made.blobs), made.blobs, 0, 1, 1)
+    with pytest.raises(UserError, match="--ps must be 1") if rule == "asgd" else contextlib.nullcontext():
+        ServedJob(made.spec, build(made.spec.program, made.blobs), made.blobs, 0, 2, 1)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "SGD"])
+def test_the_slots_of_a_legacy_optimizer_go_with_their_weights(kind):
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(4,)), tf_keras.layers.Dense(1)])
+    model.compile(getattr(tf_keras.optimizers.legacy, kind)(**options), "mse")
+    spec = tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1)), None
+    named("tf_keras").build(model, spec)
+    trainable = Trainable(named("tf_keras"), model)
+    for shard in range(2):
+        mine = own(trainable, shard, 2)
+        slots = [trainable.optimizer[i].shape for i in mine.optimizer if trainable.optimizer[i].shape.rank]
+        assert len(slots) == len(mine.trainable) * (2 if kind == "Adam" else 1)
+        assert {tuple(s) for s in slots} == {tuple(trainable.trainable[i].shape) for i in mine.trainable}
+
+
+def test_a_variable_of_an_optimizer_that_names_no_weight_is_refused():
+    class Own(keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            self.history = self.add_variable(shape=(3,), name="history")
+
+    trainable = Trainable(named("keras"), make_model(Own(0.1)))
     own(trainable, 0, 1)
-    with pytest.raises(UserError, match="--ps must be 1"):
+    with pytest.raises(UserError, match="--ps must be 1 with Own, which does not tell the weight that its variable"):
         own(trainable, 0, 2)
 
 

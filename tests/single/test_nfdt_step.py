@@ -118,11 +118,12 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
     assert len(seen) == 2, "each is traced once"
 
 
-def notes(batches, size, note="", adds_rows=False, reads=()):
+def notes(batches, size, note="", adds_rows=False, reads=(), changes=(), needs_sgd=False):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1, optimizer=None), trainable=())
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=size))
     run.algorithm = "asgd"
-    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note), adds_rows, reads) if line]
+    step = SimpleNamespace(adds_rows=adds_rows, reads=reads, changes=changes)
+    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note, needs_sgd=needs_sgd), step) if line]
 
 
 @pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 batches for 3 workers"]), (3, []), (None, [])])
@@ -140,6 +141,10 @@ def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximat
     assert len(notes(3, 3, adds_rows=True)) == 1
     (line,) = notes(3, 1, reads=["dense/kernel"])
     assert line.startswith("the training step reads 'dense/kernel' behind the update")
+    assert notes(3, 1, changes=["queue"]) == []
+    assert notes(3, 3, changes=["queue"])[1].startswith("the training step changes 'queue', and the changes of all")
+    (line,) = notes(3, 1, needs_sgd=True)
+    assert line == "asgd on 1 worker approximates: numbers are not those of one machine"
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import tensorflow as tf
 from client_shim.replica import classes
 from fdt import compat
 from fdt.errors import CaptureError
+from fdt.keras.variables import build_optimizer
 from fdt.patches import Patch, patched
 from fdt.process_group import RankPush
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt import algorithms
-from nfdt.model.variables import build
 from nfdt.replica.exchange import OptimizerExchange
 from nfdt.replica.exchanges import OptimizerExchanges, moving
 
@@ -311,8 +311,23 @@ def test_an_optimizer_that_is_first_used_in_a_later_trace_is_built_outside_of_it
         if mine:
             optimizer.apply([tf.constant(2.0)], [weight])
         else:
-            build(optimizer, [weight])
+            build_optimizer(optimizer, [weight])
 
     step(False)
     step(True)
     assert float(weight) == (2.0 if optimizer is inner else 2.5)
+
+
+@pytest.mark.parametrize("rule", ["asgd", "ddc_asgd", "dc_asgd"])
+def test_gradients_of_a_scaled_loss_are_those_of_the_loss(rule):
+    """`loss_scale_factor`: the script multiplies the loss by it, and Keras's update divides the gradients."""
+
+    def trained(scale):
+        weight, optimizer = tf.Variable([1.0]), keras.optimizers.Adam(0.1, clipnorm=0.7, loss_scale_factor=scale)
+        exchange = OptimizerExchange(0, optimizer, [weight], algorithms.make(rule), Rank0(), lambda number, absent: [])
+        for number in range(3):
+            exchange.step(optimizer.apply, [tf.constant([0.5 + number]) * (scale or 1.0)], [weight])
+            exchange.serve(optimizer.apply, pushed())
+        return weight.numpy()
+
+    np.testing.assert_allclose(trained(128.0), trained(None), rtol=1e-6)

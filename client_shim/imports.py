@@ -5,11 +5,9 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import wrapt
-
 from fdt import compat
 from fdt.errors import CaptureError, NeedsReplica
-from fdt.patches import replace
+from fdt.patches import at_imports, replace
 
 # (original, model, args, kwargs) -> fit's result
 Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -33,14 +31,12 @@ def intercepted(fit: Fit) -> Iterator[None]:
 
     The orders that the script draws of its shuffled datasets are counted, because the order of a `fit` depends on them.
     """
-    with contextlib.ExitStack() as stack:
-        active = [True]
-        stack.callback(active.clear)  # a hook that runs after the end does nothing
-        _when_imported("tensorflow", functools.partial(_count_orders, stack, active))
+    with contextlib.ExitStack() as stack, at_imports() as when:
+        when("tensorflow", functools.partial(_count_orders, stack))
         for module, cls in compat.TRAINERS.items():
-            _when_imported(module, functools.partial(_patch, stack, active, cls, fit))
+            when(module, functools.partial(_patch, stack, cls, fit))
         for module, (cls, backend) in compat.OTHER_BACKENDS.items():
-            _when_imported(module, functools.partial(_patch, stack, active, cls, functools.partial(_refuse, backend)))
+            when(module, functools.partial(_patch, stack, cls, functools.partial(_refuse, backend)))
         yield
 
 
@@ -50,19 +46,13 @@ def own_loops_refused(check: Callable[[str], None]) -> Iterator[None]:
 
     Without this the script would train in one process without notice.
     """
-    with contextlib.ExitStack() as stack:
-        active = [True]
-        stack.callback(active.clear)
+    with contextlib.ExitStack() as stack, at_imports() as when:
         for module, (cls, name) in compat.OPTIMIZERS.items():
-            _when_imported(module, functools.partial(_check_first, stack, active, check, cls, name))
+            when(module, functools.partial(_check_first, stack, check, cls, name))
         yield
 
 
-def _check_first(
-    stack: contextlib.ExitStack, active: list[bool], check: Callable[[str], None], cls: str, name: str, module: Any
-) -> None:
-    if not active:
-        return
+def _check_first(stack: contextlib.ExitStack, check: Callable[[str], None], cls: str, name: str, module: Any) -> None:
     owner = getattr(module, cls)
     original = getattr(owner, name)
 
@@ -74,20 +64,13 @@ def _check_first(
     replace(stack, owner, name, patched)
 
 
-def _when_imported(module: str, then: Callable[[Any], None]) -> None:
-    wrapt.register_post_import_hook(then, module)
-
-
-def _count_orders(stack: contextlib.ExitStack, active: list[bool], _: Any) -> None:
+def _count_orders(stack: contextlib.ExitStack, _: Any) -> None:
     from client_shim.capture.orders import counted
 
-    if active:
-        stack.enter_context(counted())
+    stack.enter_context(counted())
 
 
-def _patch(stack: contextlib.ExitStack, active: list[bool], name: str, fit: Fit, module: Any) -> None:
-    if not active:
-        return
+def _patch(stack: contextlib.ExitStack, name: str, fit: Fit, module: Any) -> None:
     cls = getattr(module, name)
     original = cls.fit
 

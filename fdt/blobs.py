@@ -97,7 +97,6 @@ class LocalBlobs:
         return name.isalnum() and os.access(self.directory / name, os.R_OK)
 
     def put(self, data: Buffer) -> BlobRef:
-        """Implement Blobs."""
         ref, out = self._allocate(len(data))
         if out is not None:
             out[:] = data
@@ -122,14 +121,12 @@ class LocalBlobs:
         return ref
 
     def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
-        """Implement Blobs."""
         ref, out = self._allocate(tensors.packed_size(arrays))
         assert out is not None, "packed arrays are never empty"
         tensors.pack_into(arrays, memoryview(out))
         return ref
 
     def get(self, ref: BlobRef) -> memoryview:
-        """Implement Blobs."""
         if not ref.nbytes:
             return memoryview(b"")
         try:
@@ -139,7 +136,6 @@ class LocalBlobs:
             raise KeyError(ref.id) from None
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:
-        """Implement Blobs."""
         return tensors.unpack(self.get(ref))
 
     def keep(self, ref: BlobRef) -> BlobRef:
@@ -153,7 +149,6 @@ class LocalBlobs:
         return BlobRef(id=name, nbytes=ref.nbytes)
 
     def drop(self, ref: BlobRef) -> None:
-        """Implement Blobs."""
         if ref.id.isalnum():  # no blob has another name
             path = self.directory / ref.id
             with contextlib.suppress(OSError):  # not a link: the blob is in shared memory

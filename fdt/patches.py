@@ -62,6 +62,22 @@ def replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> N
 
 
 @contextlib.contextmanager
+def at_imports() -> Iterator[Callable[[str, Callable[[Any], None]], None]]:
+    """Yield `when(module, then)`: it calls `then` with the module once that is imported, within the context alone."""
+    import wrapt  # a command that runs no script does not need it
+
+    active = [True]
+
+    def when(module: str, then: Callable[[Any], None]) -> None:
+        wrapt.register_post_import_hook(lambda found: then(found) if active else None, module)
+
+    try:
+        yield when
+    finally:
+        active.clear()
+
+
+@contextlib.contextmanager
 def entry(table: dict[Any, Any], key: Any, value: Any) -> Iterator[None]:
     """Within the context, `table[key]` is `value`."""
     before, table[key] = table[key], value

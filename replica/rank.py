@@ -102,7 +102,6 @@ class PlacedRank:
         return [WITHOUT_OPTIMIZER] if assigned and not updates else []
 
     def steps(self) -> int:
-        """Return the number of training steps so far."""
         return self._count.steps + self._in_sessions
 
     def end(self) -> None:

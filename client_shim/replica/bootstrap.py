@@ -105,7 +105,7 @@ class BootstrapListener:
         connection.settimeout(HANDSHAKE_S)
         line = MessageStream(self._context.wrap_socket(connection, server_side=True), remote=True)
         try:
-            rank = self._claimed(line.receive(_within(HANDSHAKE_S), GREETING_BYTES)[0])
+            rank = self._claimed(line.receive(within(HANDSHAKE_S, ConnectionLost("no answer")), GREETING_BYTES)[0])
             line.send(*self._task(rank))
             _settle(line.socket)
         except BaseException:
@@ -149,7 +149,7 @@ def connect(address: str, rank: int, token: str, identity: TlsIdentity) -> tuple
             secure = identity.context(server=False).wrap_socket(plain, server_hostname=identity.name)
             line = MessageStream(stack.enter_context(secure), remote=True)
             line.send({"rank": rank, "token": token})
-            answer = line.receive(_within(CALL_S))
+            answer = line.receive(within(CALL_S, ConnectionLost("no answer")))
         except (OSError, ConnectionLost) as error:
             raise UserError(f"rank 0 cannot be reached at {address}: {error}") from None
         _settle(line.socket)
@@ -163,11 +163,12 @@ def _settle(connection: socket.socket) -> None:
         connection.setsockopt(level, name, value)
 
 
-def _within(seconds: float) -> Callable[[], None]:
+def within(seconds: float, late: Exception) -> Callable[[], None]:
+    """Return a function that raises `late` once `seconds` have passed."""
     deadline = time.monotonic() + seconds
 
     def check() -> None:
         if time.monotonic() > deadline:
-            raise ConnectionLost("no answer")
+            raise late
 
     return check

@@ -11,6 +11,7 @@ import dis
 import functools
 import itertools
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -36,14 +37,11 @@ _WRAPPERS = "/tensorflow/python/autograph/"
 
 def opened_at() -> FrameType | None:
     """Return the frame that iterates over the object whose replaced `__iter__` is running."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(OUR_FOLDERS) or _is_wrapper(frame)):
-        frame = frame.f_back
-    return frame
-
-
-def _is_wrapper(frame: FrameType) -> bool:
-    return _WRAPPERS in frame.f_code.co_filename
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        path = frame.f_code.co_filename
+        if not path.startswith(OUR_FOLDERS) and _WRAPPERS not in path:
+            return frame
+    return None
 
 
 def read_elsewhere(frame: FrameType) -> str:

@@ -4,6 +4,7 @@ The patches are installed when the script imports TensorFlow.
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -12,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import wrapt
-
 from client_shim.replica.rewriting import rewritten
 from client_shim.replica.skippable_regions import RegionHooks
 from client_shim.script import Rewrite
 from fdt.cli import module_of
 from fdt.environment import bound_to_share
+from fdt.patches import at_imports
 from fdt.process_group import ReplicaGroup
 from fdt.report import Reporters
 
@@ -125,30 +125,25 @@ class InstalledRank:
 
         The rank is what `make_rank(group, options, say)` of `package` returns.
         """
-        with contextlib.ExitStack() as stack:
-            active = [True]
-            stack.callback(active.clear)
+        with contextlib.ExitStack() as stack, at_imports() as when:
             if self._turns is not None:
                 stack.enter_context(rewritten(self._turns))
 
             def tensorflow(_: Any) -> None:
-                if active and self.rank is None:
+                if self.rank is None:
                     self.rank = importlib.import_module(package).make_rank(group, options, self._show_line)
                     if self._turns is not None:
                         self._turns.pass_on_to(self.rank.skippable_regions)
                     stack.enter_context(self.rank.in_tensorflow())
 
-            def keras(flavor: str) -> Callable[[Any], None]:
-                def imported(_: Any) -> None:
-                    tensorflow(None)
-                    if active and self.rank is not None:
-                        stack.enter_context(self.rank.in_keras(flavor))
+            def keras(flavor: str, _: Any) -> None:
+                tensorflow(None)
+                if self.rank is not None:
+                    stack.enter_context(self.rank.in_keras(flavor))
 
-                return imported
-
-            wrapt.register_post_import_hook(tensorflow, "tensorflow")
-            wrapt.register_post_import_hook(keras("keras"), "keras")
-            wrapt.register_post_import_hook(keras("tf_keras"), "tf_keras")
+            when("tensorflow", tensorflow)
+            for flavor in ("keras", "tf_keras"):
+                when(flavor, functools.partial(keras, flavor))
             yield
 
     def counts(self) -> Mapping[str, Any]:
@@ -156,7 +151,6 @@ class InstalledRank:
         return self.rank.counts() if self.rank is not None else {}
 
     def steps(self) -> int:
-        """Return the number of the rank's steps so far."""
         return self.rank.steps() if self.rank is not None else 0
 
 

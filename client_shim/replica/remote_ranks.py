@@ -18,12 +18,12 @@ from pathlib import Path
 from client_shim.replica import remote_code
 from client_shim.replica.bootstrap import BootstrapListener, Message, connect
 from client_shim.replica.rank import RankConfig, ReplicatedScript
-from client_shim.replica.run import process_group_of
+from client_shim.replica.run import OtherRanks, process_group_of
 from client_shim.replica.scratch import real_paths
 from fdt import environment
 from fdt.environment import thread_variables
-from fdt.errors import UserError, WorkerError
-from fdt.launch import Launcher, Processes, Task
+from fdt.errors import UserError
+from fdt.launch import Launcher, Task
 from fdt.launch.hosts import Host, allot, is_here
 from fdt.launch.mpirun import log_name
 from fdt.launch.placement import place
@@ -35,7 +35,6 @@ from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, new_token
 from fdt.service.host_bootstrap import DIRECTORY_VARIABLE, forget
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
 from fdt.shm_reaper import DISK
-from fdt.supervise import died_of, tail
 
 ROLE = "worker"
 SCRATCH = Path("/tmp")  # on disk; the launcher removes leftovers below it
@@ -85,7 +84,7 @@ def group_of(
         identity: The run's certificate, key and authority.
         address: This host's address for the other ranks; the launcher replaces 0.0.0.0.
         launcher: Starts the other ranks.
-        log_of: As in RemoteRanks.
+        log_of: As in OtherRanks.
         listening_on: Within, a listening socket is on the host that has this address.
     """
     token, files, folder = new_token(), remote_code.collect(script.path), str(remote_code.folder_shown(script.path))
@@ -97,29 +96,8 @@ def group_of(
     env = {ENGINE_VARIABLE: f"{address}:{listener.port}", TOKEN_VARIABLE: token, auth.TLS_VARIABLE: identity.dumps()}
     env |= {**environment.variables(), "MPLBACKEND": "Agg"}
     launched = Task(ROLE, (sys.executable, "-m", "client_shim.replica.follow", script.package), size - 1, env)
-    with process_group_of(size, lambda _: RemoteRanks(launcher.start(launched), log_of), listener) as made:
+    with process_group_of(size, lambda _: OtherRanks(launcher.start(launched), log_of), listener) as made:
         yield made
-
-
-class RemoteRanks:
-    """The processes of the other ranks. `log_of`: returns the log of a rank, or of all ranks for None."""
-
-    def __init__(self, running: Processes, log_of: Callable[[int | None], Path]) -> None:
-        self._running, self._log_of = running, log_of
-
-    def check(self) -> None:
-        """Raise WorkerError when one has ended."""
-        for ended in self._running.exits():
-            log = self._log_of(ended.rank)
-            log_end = tail(log, ended.rank)
-            print("".join(f"  | {line}\n" for line in log_end.splitlines()), file=sys.stderr, end="")
-            lost = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
-            cause = died_of(ended.cause, log, ended.rank)
-            raise WorkerError(f"{lost} was lost: {cause}; its log is {log}")
-
-    def stop(self) -> None:
-        """End the processes."""
-        self._running.stop()
 
 
 def _task_message(task: RankConfig, files: remote_code.Files, folder: str) -> Message:

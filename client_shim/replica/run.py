@@ -4,23 +4,25 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, RankConfig, ReplicatedScript, reported_steps
+from client_shim.replica.bootstrap import within
+from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, ReplicatedScript, reported_steps
 from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
 from fdt.environment import thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
-from fdt.launch import GRACE_S, describe, spawn, stop_all
+from fdt.launch import LocalProcesses, Processes, spawn
 from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters, quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Ready, WorkerShare
@@ -32,42 +34,24 @@ END_S = 60.0  # longest time from rank 0's end of the script to that of the othe
 _FAILED = (1, EXIT_INTERRUPTED)  # exit codes of an exception and of Ctrl-C; the script may choose any other
 
 
-class LocalRanks:
-    """The processes of the other ranks on this host. Their logs are `run_dir`/worker-N.log."""
+class OtherRanks:
+    """The processes of the other ranks. `log_of`: returns the log of a rank, or of all ranks for None."""
 
-    def __init__(self, package: str, tasks: Sequence[RankConfig], run_dir: Path) -> None:
-        self._logs = [run_dir / f"worker-{task.rank}.log" for task in tasks]
-        self._popens = [
-            spawn((sys.executable, "-m", "client_shim.replica.follow", package), self._env(task), log)
-            for task, log in zip(tasks, self._logs, strict=True)
-        ]
+    def __init__(self, running: Processes, log_of: Callable[[int | None], Path]) -> None:
+        self._running, self._log_of = running, log_of
 
     def check(self) -> None:
         """Raise WorkerError when one has ended."""
-        for number, popen in enumerate(self._popens):
-            code = popen.poll()
-            if code is not None:
-                log = self._logs[number]
-                print("".join(f"  | {line}\n" for line in tail(log).splitlines()), file=sys.stderr, end="")
-                raise WorkerError(f"rank {number + 1} was lost: {died_of(describe(code), log)}; its log is {log}")
+        for ended in self._running.exits():
+            log = self._log_of(ended.rank)
+            log_end = tail(log, ended.rank)
+            print("".join(f"  | {line}\n" for line in log_end.splitlines()), file=sys.stderr, end="")
+            lost = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
+            cause = died_of(ended.cause, log, ended.rank)
+            raise WorkerError(f"{lost} was lost: {cause}; its log is {log}")
 
     def stop(self) -> None:
-        """End the processes."""
-        stop_all(self._popens, GRACE_S)
-
-    @staticmethod
-    def _env(task: RankConfig) -> dict[str, str]:
-        return {**os.environ, VARIABLE: json.dumps(asdict(task)), "MPLBACKEND": "Agg"}
-
-
-class OtherRanks(Protocol):
-    """The processes of the other ranks."""
-
-    def check(self) -> None:
-        """Raise WorkerError when one has ended."""
-
-    def stop(self) -> None:
-        """End the processes."""
+        self._running.stop()
 
 
 @contextlib.contextmanager
@@ -80,10 +64,18 @@ def host(script: ReplicatedScript, run_dir: Path, size: int) -> Iterator[RootGro
     os.environ.update(thread_variables(size))
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
-    def start(directory: Path) -> LocalRanks:
+    def log_of(number: int | None) -> Path:
+        return run_dir / f"worker-{(number or 0) + 1}.log"
+
+    def start(directory: Path) -> OtherRanks:
         common = replace(script.config(size), directory=str(directory), parent=os.getpid())
-        tasks = [replace(common, scratch=str(scratch / str(rank)), rank=rank) for rank in range(1, size)]
-        return LocalRanks(script.package, tasks, run_dir)
+
+        def follow(number: int) -> "subprocess.Popen[bytes]":
+            task = replace(common, scratch=str(scratch / str(number + 1)), rank=number + 1)
+            env = {**os.environ, VARIABLE: json.dumps(asdict(task)), "MPLBACKEND": "Agg"}
+            return spawn((sys.executable, "-m", "client_shim.replica.follow", script.package), env, log_of(number))
+
+        return OtherRanks(LocalProcesses("worker", size - 1, follow), log_of)
 
     try:
         with process_group_of(size, start) as process_group, script.bound(size):
@@ -140,7 +132,8 @@ def run(script: ReplicatedScript, process_group: RootGroup, reporters: Reporters
             return code
         if part.rank is not None:
             part.rank.end()
-    counts = [dict(part.counts()), *process_group.end(_patience())]
+    late = WorkerError(f"rank 0 ended the script, and another rank did not end within {END_S:.0f} s")
+    counts = [dict(part.counts()), *process_group.end(within(END_S, late))]
     _report(counts, time.monotonic() - started, reporters, asynchronous=asynchronous)
     return code
 
@@ -148,16 +141,6 @@ def run(script: ReplicatedScript, process_group: RootGroup, reporters: Reporters
 def wait_for_end(code: int) -> bool:
     """Return whether the script ended on purpose with this exit code; its ranks then end together."""
     return code not in _FAILED
-
-
-def _patience() -> Callable[[], None]:
-    deadline = time.monotonic() + END_S
-
-    def check() -> None:
-        if time.monotonic() > deadline:
-            raise WorkerError(f"rank 0 ended the script, and another rank did not end within {END_S:.0f} s")
-
-    return check
 
 
 def _report(

@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType
@@ -79,12 +80,8 @@ class Site:
 
     def running(self) -> bool:
         """Return whether the loop is on this thread's stack."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code is self.code and self.first <= frame.f_lineno <= self.last:
-                return True
-            frame = frame.f_back
-        return False
+        stack = traceback.walk_stack(sys._getframe(1))
+        return any(frame.f_code is self.code and self.first <= line <= self.last for frame, line in stack)
 
 
 @functools.cache
@@ -102,21 +99,14 @@ def by_script() -> bool:
     frame = sys._getframe(2)
     if not of_script(frame.f_code.co_filename) or threading.current_thread() is not threading.main_thread():
         return False
-    caller: FrameType | None = frame
-    while caller is not None:
-        if caller.f_code.co_filename.endswith(_CALLS_BACK):
-            return False
-        caller = caller.f_back
-    return True
+    return not any(caller.f_code.co_filename.endswith(_CALLS_BACK) for caller, _ in traceback.walk_stack(frame))
 
 
 def script_frames(frame: FrameType | None = None) -> Iterator[FrameType]:
     """Yield the frames that run the script's own code, innermost first: of this thread, or from `frame` on."""
-    frame = frame or sys._getframe(1)
-    while frame is not None:
-        if of_script(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
+    for each, _ in traceback.walk_stack(frame or sys._getframe(1)):
+        if of_script(each.f_code.co_filename):
+            yield each
 
 
 def where() -> str:

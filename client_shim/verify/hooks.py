@@ -37,7 +37,7 @@ def of_keras(recorder: Recorder, flavor: str) -> list[Patch]:
         Patch(owner, "fit", functools.partial(_fit, recorder)),
         Patch(owner, "train_on_batch", functools.partial(_stepped, recorder, _of_batch)),
         *(Patch(owner, name, functools.partial(_evaluated, recorder)) for name in ("evaluate", "predict")),
-        *(Patch(kind, private.APPLY, functools.partial(_applied, recorder)) for kind in private.OPTIMIZERS),
+        *(Patch(kind, private.APPLY, functools.partial(_stepped, recorder, None)) for kind in private.OPTIMIZERS),
     ]
 
 
@@ -74,14 +74,15 @@ def _gradient(recorder: Recorder, original: Any, tape: Any, target: Any, *args: 
 Losses = Callable[[Any, Any], dict[str, float]]  # of what was called, and of its result
 
 
-def _stepped(recorder: Recorder, losses: Losses, original: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
-    """Record a call that is a whole step, with the losses of its result."""
+def _stepped(recorder: Recorder, losses: Losses | None, original: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record a call that is a whole step, with the losses of its result; without `losses`, a step's update."""
     if not _is_event(recorder):
         return original(called, *args, **kwargs)
-    recorder.begin()
+    if losses is not None:
+        recorder.begin()
     with recorder.within():
         result = original(called, *args, **kwargs)
-    recorder.changed(losses(called, result))
+    recorder.changed(losses(called, result) if losses is not None else None)
     return result
 
 
@@ -97,15 +98,6 @@ def _loss_in(_: Any, result: Any) -> dict[str, float]:
 
 
 # -- Keras -----------------------------------------------------------------------------------------------------------
-def _applied(recorder: Recorder, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _is_event(recorder):
-        return original(optimizer, *args, **kwargs)
-    with recorder.within():
-        result = original(optimizer, *args, **kwargs)
-    recorder.changed()
-    return result
-
-
 def _evaluated(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     if not _is_event(recorder):
         return original(model, *args, **kwargs)

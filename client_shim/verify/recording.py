@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from client_shim.verify.plan import RecordingPlan
+from fdt.patches import at_imports, patched
 
 if TYPE_CHECKING:
     from client_shim.verify.recorder import Recorder
@@ -48,30 +47,25 @@ def _watched(plan: RecordingPlan, *, writes: bool) -> Iterator[None]:
     from client_shim.verify.comparable import same_world
 
     recorders: list[Recorder] = []
-    with same_world(), contextlib.ExitStack() as stack:
-        active = [True]
-        stack.callback(active.clear)
+    with same_world(), contextlib.ExitStack() as stack, at_imports() as when:
 
         def tensorflow(_: Any) -> None:
             from client_shim.verify.hooks import of_tensorflow
             from client_shim.verify.recorder import Recorder
-            from fdt.patches import patched
 
-            if active and not recorders:
+            if not recorders:
                 recorders.append(Recorder(plan, writes=writes))
                 stack.enter_context(patched(of_tensorflow(recorders[0])))
 
         def keras(flavor: str, _: Any) -> None:
             from client_shim.verify.hooks import of_keras
-            from fdt.patches import patched
 
             tensorflow(None)
-            if active:
-                stack.enter_context(patched(of_keras(recorders[0], flavor)))
+            stack.enter_context(patched(of_keras(recorders[0], flavor)))
 
-        wrapt.register_post_import_hook(tensorflow, "tensorflow")
+        when("tensorflow", tensorflow)
         for flavor in ("keras", "tf_keras"):
-            wrapt.register_post_import_hook(functools.partial(keras, flavor), flavor)
+            when(flavor, functools.partial(keras, flavor))
         yield
         for recorder in recorders:
             recorder.close()

@@ -129,7 +129,7 @@ class FeedSource:
                 else:
                     yield _cut(batch, rank, size)
 
-        spec, share = tf.nest.map_structure(_open_leaf, self.element_spec), tf.TensorSpec([2], tf.int64)
+        spec, share = tf.nest.map_structure(source.open_leaf, self.element_spec), tf.TensorSpec([2], tf.int64)
         whole = tf.data.Dataset.from_generator(draw, output_signature=(spec, share))
         return whole.prefetch(1)
 
@@ -166,15 +166,6 @@ def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
     part = epochs.cut(np.array([0]), np.array([total]), rank, size)
     low, high = int(part.low[0]), int(part.high[0])
     return tf.nest.map_structure(lambda leaf: leaf[low:high] if np.ndim(leaf) else leaf, batch), part.share[0]
-
-
-def _open_leaf(spec: Any) -> Any:
-    if spec is None or not spec.shape.rank:
-        return spec
-    shape = [None, *spec.shape[1:]]
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
-    return type(spec)(shape, spec.dtype)  # TensorSpec, SparseTensorSpec
 
 
 def _tensors(batch: Any, spec: Any) -> Batch:

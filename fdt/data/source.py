@@ -168,6 +168,16 @@ def static_rows(spec: Any) -> int | None:
     return leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
 
 
+def open_leaf(spec: Any) -> Any:
+    """Return the TypeSpec `spec` with any number of rows; None for None."""
+    if spec is None or not spec.shape.rank:
+        return spec
+    shape = [None, *spec.shape[1:]]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return type(spec)(shape, spec.dtype)  # TensorSpec, SparseTensorSpec
+
+
 def _has_rows(leaf: Any) -> bool:
     return leaf is not None and leaf.shape.rank != 0
 

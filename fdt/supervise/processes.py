@@ -88,7 +88,6 @@ class LaunchedProcesses:
         self._cut_off.add((role, rank))
 
     def exits(self) -> list[Exit]:
-        """Return the processes that have ended."""
         return [exit_ for running in self._running for exit_ in running.exits()]
 
     def unhandled_exits(self) -> list[Exit]:

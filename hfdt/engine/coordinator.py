@@ -43,7 +43,6 @@ class RanksCoordinator:
         self.done = self.failed = False
 
     def from_client(self, command: Command) -> Outcome:
-        """Handle a command of the client."""
         self._job = command.job
         kind = command.WhichOneof("kind")
         if kind == "setup":

@@ -65,7 +65,6 @@ class EmulatedRanks:
         self._launcher = EmulatedLauncher(run_dir, network, self._host, self._variables)
 
     def start(self, task: Task) -> "RanksAndRendezvous":
-        """Implement Launcher."""
         hosts = ",".join(f"{node.name}:1" for node in self._cluster.workers)
         arguments = hosts, str(task.count), address_of(0), str(PORT), str(os.getpid())
         argv = (sys.executable, "-m", "hfdt.engine.rendezvous", *arguments)
@@ -105,6 +104,5 @@ class RanksAndRendezvous:
         return [*self._ranks.exits(), *self._rendezvous.exits()]
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Implement Processes."""
         self._ranks.stop(grace_s)
         self._rendezvous.stop(grace_s)

@@ -71,11 +71,9 @@ class HfdtEngine:
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, [(started_by, task)], members)
 
     def start(self) -> None:
-        """Start the ranks."""
         self._supervisor.start()
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
-        """Run a job: take the client's commands and yield the events for it."""
         try:
             self.start()
         except TooFew as error:  # the job's options decide whether the started ranks are enough

@@ -55,7 +55,6 @@ class GlooProcesses:
         self._ranks, self._rendezvous = ranks, rendezvous
 
     def exits(self) -> list[Exit]:
-        """Return the ranks that have ended."""
         return self._ranks.exits()
 
     def stop(self, grace_s: float = GRACE_S) -> None:

@@ -13,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
+from fdt.data.source import open_leaf
 from fdt.errors import PassedThrough
+from fdt.keras import attribute
 from fdt.keras.variables import call_converted, is_loss_scaled, read_behind, tensor_variable
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
@@ -85,7 +87,8 @@ class GradientPass:
         deferred: list[Deferred] = []
         context = StepContext(terms, share, deferred=deferred)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_unscaled(self._trainable.model.optimizer))
+            if hasattr(self._trainable.model.optimizer, "scale_loss"):  # scales often overflow at the beginning
+                stack.enter_context(attribute(self._trainable.model.optimizer, "scale_loss", lambda loss: loss))
             stack.enter_context(deferred_updates(self._trainable, context))
             watching = stack.enter_context(self._watched(batch))
             passes = stack.enter_context(adjoints.recorded())
@@ -198,28 +201,9 @@ def _nothing(_: Any) -> Iterator[list[Tensor]]:
     yield []
 
 
-@contextlib.contextmanager
-def _unscaled(optimizer: Any) -> Iterator[None]:
-    """Remove loss scaling: half-precision training often begins with scales that overflow."""
-    if not hasattr(optimizer, "scale_loss"):
-        yield
-        return
-    object.__setattr__(optimizer, "scale_loss", lambda loss: loss)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "scale_loss")
-
-
 def any_rows(leaf: Any) -> Any:
     """Return the TypeSpec of tensors like `leaf` with any number of rows; None for None."""
-    if leaf is None or leaf.shape.rank == 0:
-        return leaf if leaf is None else tf.type_spec_from_value(leaf)
-    spec = tf.type_spec_from_value(leaf)
-    shape = tf.TensorShape([None, *spec.shape[1:]])
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
-    return type(spec)(shape, spec.dtype)
+    return None if leaf is None else open_leaf(tf.type_spec_from_value(leaf))
 
 
 def _fits(spec: Any, batch: Any) -> bool:

@@ -10,6 +10,7 @@ from fdt.data.source import SinglePass, in_memory
 from fdt.job import State, is_on
 from fdt.keras import is_of_keras
 from fdt.keras.variables import batch_norms, shifted_seed, tensor_variable
+from fdt.patches import replace
 from fdt.tensors import numbers
 from fdt.typing import Array
 from hfdt import algorithms
@@ -201,7 +202,8 @@ class RankProgram:
         if self.blocks is not None:
             self._sent_before = self.blocks.sent_bytes
             self.blocks.begin_epoch()
-            with self._eagerly():
+            with contextlib.ExitStack() as stack:  # the runner compiles the parts of a step (hfdt/worker/blocks.py)
+                replace(stack, self.trainable.model, "run_eagerly", True)
                 return self._fit(source.slices(epoch, 0, 1), epoch, steps, on_batch)
         if self.rounds is None:
             done, data = begin.step if begin else 0, self._dataset(source, epoch)
@@ -220,16 +222,6 @@ class RankProgram:
         return self.rounds.epoch(
             self._reader(source, epoch), lambda data, asked: self._fit(data, epoch, steps, asked), on_batch
         )
-
-    @contextlib.contextmanager
-    def _eagerly(self) -> Iterator[None]:
-        """Let Keras run its steps eagerly: the runner compiles their parts (hfdt/worker/blocks.py)."""
-        model = self.trainable.model
-        asked, model.run_eagerly = model.run_eagerly, True
-        try:
-            yield
-        finally:
-            model.run_eagerly = asked
 
     def _fit(self, data: Any, epoch: int, steps: int | None, on_batch: OnBatch) -> dict[str, float]:
         model, keras = self.trainable.model, self.trainable.flavor.keras

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras.variables import call_converted, inner_optimizer
-from fdt.patches import Patch, patched
+from fdt.patches import Patch, patched, replace
 from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
 from hfdt.exactness.gradient_pass import GradientPass, is_number
@@ -88,7 +88,7 @@ class ShardedModel:
                 elif self.guard is not None:
                     stack.enter_context(self.flavor.replace_apply(each, self.guard.apply))
             if self.terms.comm.size > 1 and self._rounds is None:
-                _set_jit(model, False)
+                model.jit_compile = False
             model.train_function = model.test_function = None
             yield
         model.train_function = model.test_function = None
@@ -96,13 +96,10 @@ class ShardedModel:
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
         """Let test functions exchange with other ranks, which XLA cannot compile; training in rounds stays compiled."""
-        asked = self.model.jit_compile
-        if self.terms.comm.size > 1:
-            _set_jit(self.model, False)
-        try:
+        with contextlib.ExitStack() as stack:
+            if self.terms.comm.size > 1:
+                replace(stack, self.model, "jit_compile", False)
             yield
-        finally:
-            _set_jit(self.model, asked)
 
     def allow_idle(self, may_idle: bool) -> None:
         """Trace again where a later job's data may leave ranks without samples and the first job's did not."""
@@ -200,7 +197,3 @@ class ShardedModel:
 
 def _nothing(original: Any, *args: Any, **kwargs: Any) -> None:
     return None
-
-
-def _set_jit(model: Any, value: bool) -> None:
-    model.jit_compile = value

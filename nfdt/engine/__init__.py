@@ -83,11 +83,9 @@ class NfdtEngine:
             raise
 
     def start(self) -> None:
-        """Start the processes."""
         self._supervisor.start()
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
-        """Run one job: yield the events that answer `commands`."""
         self.start()
         return self._supervisor.run(
             ServersCoordinator(self.workers, self._addresses, self.blobs, hosted=self._hosted), commands
@@ -131,7 +129,7 @@ class NfdtEngine:
         return [server, Task("worker", (sys.executable, "-m", "nfdt.worker.process"), self.workers)]
 
 
-class SimulationEngine:
+class SimulationEngine(NfdtEngine):
     """Engine of a simulation.
 
     Args:
@@ -140,30 +138,18 @@ class SimulationEngine:
         cluster: File that describes the cluster; None: equal workers.
     """
 
-    name = "nfdt"
-
     def __init__(self, workers: int, run_dir: Path, cluster: Path | None = None) -> None:
         self.workers, self.run_dir = workers, run_dir
-        self.blobs = LocalBlobs.create()
+        self.blobs, self._owned = LocalBlobs.create(), True
         env = {WORKERS_VARIABLE: str(workers), "TF_DETERMINISTIC_OPS": "1"}
         if cluster is not None:
             env[CLUSTER_VARIABLE] = str(cluster.resolve())
         task = Task("worker", (sys.executable, "-m", "nfdt.simulator.process"), 1, env)
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, [(LocalLauncher(run_dir), task)])
 
-    def start(self) -> None:
-        """Start the process."""
-        self._supervisor.start()
-
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
-        """Run one job: yield the events that answer `commands`."""
         self.start()
         return self._supervisor.run(ServersCoordinator(1, ["simulated"], self.blobs, hosted=True), commands)
-
-    def stop(self) -> None:
-        """End the process and remove the run's resources."""
-        self._supervisor.close()
-        self.blobs.close()
 
 
 class EmulationEngine(NfdtEngine):

@@ -53,7 +53,6 @@ class ServersCoordinator:
     # -- the client's commands -------------------------------------------------------------------------------
 
     def from_client(self, command: Command) -> Outcome:
-        """Handle a command of the client."""
         self._job = command.job
         kind = command.WhichOneof("kind") or ""
         handler = getattr(self, f"_client_{kind}", None)
@@ -110,7 +109,6 @@ class ServersCoordinator:
     # -- the members' events ---------------------------------------------------------------------------------
 
     def from_member(self, role: str, rank: int, event: Event) -> Outcome:
-        """Handle an event of a member."""
         kind = event.WhichOneof("kind")
         if self.done or event.job != self._job:
             return Outcome(drop=list(blobs_in(event)))
@@ -220,7 +218,6 @@ class ServersCoordinator:
         return Event(job=self._job, fault=Fault(message=text, member=f"{WORKER} {rank}", action=verdict.value))
 
     def fail(self, failure: Failed) -> Outcome:
-        """End the job with an error."""
         self.done = self.failed = True
         return Outcome(drop=self._recovery.end(), events=[Event(job=self._job, failed=failure)])
 

@@ -14,13 +14,14 @@ clipping applies to the gradient, before the algorithm receives it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from fdt.errors import UserError
+from fdt.keras import attribute
 from fdt.keras.variables import inner_optimizer, is_loss_scaled, tensor_variable
 from fdt.typing import Tensor, Variable
 
@@ -215,14 +216,10 @@ def schedule_at(optimizer: Any, count: Any) -> Iterator[None]:
 
 @contextmanager
 def _replaced(inner: Any, changed: dict[str, Any]) -> Iterator[None]:
-    before = {name: vars(inner)[name] for name in changed if name in vars(inner)}
-    vars(inner).update(changed)  # setattr would change what Keras tracks and saves
-    try:
+    with ExitStack() as stack:
+        for name, value in changed.items():
+            stack.enter_context(attribute(inner, name, value))
         yield
-    finally:
-        for name in changed:
-            del vars(inner)[name]
-        vars(inner).update(before)
 
 
 def _rate(inner: Any, change: Callable[[Any], Any]) -> dict[str, Any]:

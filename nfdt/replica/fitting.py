@@ -18,7 +18,7 @@ from client_shim.script_code import with_inner
 from fdt.data.source import rows
 from fdt.keras import flavor_of, named
 from fdt.keras.variables import call_converted
-from fdt.patches import Patch, patched
+from fdt.patches import Patch, patched, replace
 from fdt.process_group import ReplicaGroup
 from nfdt.replica.exchange import in_order
 from nfdt.replica.round_robin import RoundRobin
@@ -56,7 +56,9 @@ class FitHooks:
             model.train_function = None
         self._fitted.append(model)
         try:
-            with patched(patches), _without_xla(model):
+            with patched(patches), contextlib.ExitStack() as stack:
+                if model.jit_compile:  # XLA cannot compile an exchange
+                    replace(stack, model, "jit_compile", False)
                 yield
         finally:
             self._fitted.pop()
@@ -143,16 +145,3 @@ def _pass_over(iterator: Any, batches: int) -> None:
             if not i:
                 raise
             return
-
-
-@contextlib.contextmanager
-def _without_xla(model: Any) -> Iterator[None]:
-    """Switch XLA off within the context: it cannot compile an exchange."""
-    if not model.jit_compile:
-        yield
-        return
-    model.jit_compile = False
-    try:
-        yield
-    finally:
-        model.jit_compile = True

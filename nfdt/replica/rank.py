@@ -67,7 +67,6 @@ class RoundRobinRank:
         group.serve_by(self._exchanges.serve)
 
     def counts(self) -> Mapping[str, Any]:
-        """Return the steps, samples, sent bytes, algorithm and staleness of this rank."""
         taus = self._exchanges.taus() + Counter(self._sessions.taus)
         of_sessions = {"steps": self._sessions.steps, "samples": self._sessions.samples}
         counts: dict[str, Any] = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
@@ -76,7 +75,6 @@ class RoundRobinRank:
         return {**counts, "extra": staleness_fields(taus)} if taus else counts
 
     def steps(self) -> int:
-        """Return the number of steps of this rank."""
         return self._counts["steps"] + self._sessions.steps
 
     def end(self) -> None:
@@ -87,7 +85,6 @@ class RoundRobinRank:
     # -- TensorFlow ------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
-        """Patch TensorFlow within the context."""
         patches = [
             Patch(polymorphic_function.Function, "__call__", self._call),
             Patch(function_context, "make_function_context", self._context),
@@ -193,7 +190,6 @@ class RoundRobinRank:
     # -- Keras -----------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_keras(self, flavor: str) -> Iterator[None]:
-        """Patch Keras of `flavor` within the context."""
         made = (Patch(kind, "__init__", self._exchanges.made) for kind in compat.of(flavor).OPTIMIZERS)
         with patched([*classes.patches(self, flavor), *self._fits.patches(flavor), *made]):
             yield

@@ -57,20 +57,16 @@ class LocalChannel:
         self._ends_received = 0  # epoch ends that the worker has received
 
     def open(self) -> None:
-        """Open a session of the shard service."""
         self._replies = self._shard_service.open(self._worker, self._steps, ends_received=self._ends_received)
         self._pulls = SessionPulls()
 
     def ask(self, pull: int = 0) -> None:
-        """Request weights and batches."""
         self._shard_service.ask(self._worker, self._replies)
 
     def push(self, number: int, gradient: WorkerGradient) -> None:
-        """Pass a gradient on."""
         self._shard_service.push(self._worker, number, gradient, self._replies)
 
     def end_of_data(self, batch: int) -> None:
-        """Report that batch `batch` does not exist."""
         self._shard_service.end_of_data(self._worker, batch, self._replies)
 
     def answer(self) -> Answer:

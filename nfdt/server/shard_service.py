@@ -160,15 +160,12 @@ class ShardService:
         self._do(step)
 
     def stop_epoch(self) -> None:
-        """End the epoch at the client's request."""
         self._do(self.scheduler.stop_epoch)
 
     def suspend(self) -> None:
-        """End the epoch after the pushes that are being computed: the run is preempted."""
         self._do(self.scheduler.suspend)
 
     def finish(self) -> None:
-        """End the job and its log."""
         self._do(self.scheduler.finish)
         with self._lock:
             self._log.end()

@@ -144,7 +144,6 @@ class SimulatedJob:
     # -- SimulatedServer, for the lanes (workers.py) -------------------------------------------------------
 
     def channel(self, lane: int) -> SimulatedChannel:
-        """Return a lane's channel."""
         return self._channels[lane]
 
     def leave(self, lane: int) -> None:
@@ -156,11 +155,9 @@ class SimulatedJob:
         self._shard_service.leave(lane)
 
     def taken(self, lane: int) -> None:
-        """Drop the batches of the lane's last push."""
         self._batches.drop(lane)
 
     def missing(self, weights: Weights) -> int | None:
-        """Return the first batch that does not exist, or None."""
         for batch in weights.batches if self.steps is None else ():
             try:
                 self._batches.draw_ahead(weights.epoch, batch)
@@ -184,7 +181,6 @@ class SimulatedJob:
         return replace(computed, samples=samples, seconds=seconds, batches=weights.batches, logs=logs, metrics=metrics)
 
     def push(self, lane: int, epoch: int, gradient: WorkerGradient) -> None:
-        """Push a gradient."""
         self._unpushed.pop(lane, None)
         self._pushes[lane] += 1
         before, self._done = self._done, self._done + len(gradient.batches)

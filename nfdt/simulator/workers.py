@@ -65,19 +65,16 @@ class SimulatedChannel:
         self._shard_service.connect(self._lane, self._steps, self)
 
     def ask(self, pull: int = 0) -> None:
-        """Request weights and batches."""
         self.arrived = self._env.event()
         self._shard_service.ask(self._lane)
 
     def push(self, number: int, gradient: WorkerGradient) -> None:
-        """Pass a gradient on."""
         self.arrived = self._env.event()
         if self._compressed is not None:
             gradient = self._compressed.pushed(gradient)[0]
         self._shard_service.push(self._lane, number, gradient)
 
     def end_of_data(self, batch: int) -> None:
-        """Report that batch `batch` does not exist."""
         self.arrived = self._env.event()
         self._shard_service.end_of_data(self._lane, batch)
 

@@ -264,11 +264,9 @@ class TimedChannels(LaneChannels):
         return self._spans.pulled(self._lane, "wait for an epoch", super().ask())
 
     def end_of_data(self, batch: int) -> Pulled:
-        """Report that batch `batch` does not exist; request weights and batches."""
         return self._spans.pulled(self._lane, "pull", super().end_of_data(batch))
 
     def push(self, gradient: WorkerGradient) -> Pulled:
-        """Push a gradient of all variables."""
         pulled = super().push(gradient)
         self._spans.end(self._lane, "push", self._sent)
         return self._spans.pulled(self._lane, "pull", pulled)

@@ -35,7 +35,7 @@ def test_rank_0_is_bound_once_the_others_are_started(options, cores, tmp_path, m
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine[-1])
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: mine.append(set(cpus)))
     monkeypatch.setattr("fdt.environment._place", lambda cpu: (0, cpu, cpu))
-    monkeypatch.setattr(run, "LocalRanks", lambda *_: at_start.append(mine[-1]) or NoFollowers())
+    monkeypatch.setattr(run, "LocalProcesses", lambda *_: at_start.append(mine[-1]) or NoFollowers())
     with run.host(ReplicatedScript("x.py", [], 0, options, "nobody"), tmp_path, 2):
         assert mine[-1] == cores
     assert at_start == [{2, 3, 4, 5}]
@@ -68,5 +68,8 @@ def test_threads_that_are_there_already_keep_to_them_too():
 
 
 class NoFollowers:
-    def stop(self):
+    def stop(self, grace_s=0.0):
         pass
+
+    def exits(self):
+        return []

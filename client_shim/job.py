@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall
 from client_shim.callbacks import watches_tests
+from client_shim.capture.arrays import is_shuffled
 from client_shim.capture.data import Captured, FitData, FitValidation, capture_data
 from client_shim.state import ScriptRun
 from fdt.job import FeedData, FitArguments, JobSpec, Program, State, is_on
@@ -111,7 +112,7 @@ def _fit_arguments(call: FitCall, captured: Captured, initial_epoch: int) -> Fit
         batch_size=(facts.batch or 0) if facts.kind == "arrays" else 0,
         epochs=arguments["epochs"],
         initial_epoch=initial_epoch,
-        shuffle=bool(arguments["shuffle"]),
+        shuffle=is_shuffled(call.flavor.name, arguments["shuffle"]),
         steps_per_epoch=call.steps_per_epoch,
         validation_batch_size=arguments["validation_batch_size"] or arguments["batch_size"] or 0,
         validation_steps=arguments["validation_steps"] or 0,

@@ -11,7 +11,7 @@ from client_shim.row_orders import RowOrders
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica, WorkerError
-from fdt.job import JobSpec, State, is_on
+from fdt.job import JobSpec, State
 from fdt.keras import is_of_keras
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
@@ -205,9 +205,9 @@ class Remote:
             self._blobs.drop(ref)
 
     def _changed(self) -> job_pb2.State:
-        """Return the groups that callbacks wrote to since the last load.
+        """Return the groups that callbacks wrote to since the last load, with the arrays that differ.
 
-        With overlapped epochs the servers are ahead of that load: only the arrays that differ are in a group.
+        Others are workers' own: servers of overlapped epochs are ahead of that load, ranks differ within a round.
 
         Raises NeedsReplica if a callback changed an object that the next step reads, UserError if it read such rows.
         """
@@ -217,21 +217,16 @@ class Remote:
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
         if not _same(model, self._model):
-            changed.model.CopyFrom(self._blobs.put_arrays(self._new(model, self._model)))
+            changed.model.CopyFrom(self._blobs.put_arrays(_new(model, self._model)))
             self._model = model
         if not _same(optimizer, self._optimizer):
-            changed.optimizer.CopyFrom(self._blobs.put_arrays(self._new(optimizer, self._optimizer)))
+            changed.optimizer.CopyFrom(self._blobs.put_arrays(_new(optimizer, self._optimizer)))
             self._optimizer = optimizer
         metrics = self._trainable.metric_arrays()
         if not _same(metrics, self._metrics):
             self._metrics = metrics
             changed.metrics.CopyFrom(self._blobs.put_arrays(metrics))
         return changed
-
-    def _new(self, arrays: list[Array], sent: list[Array]) -> list[Array]:
-        if not is_on(self._job.options, "overlap_epochs"):
-            return arrays
-        return [LEFT_OUT if _equal(a, b) else a for a, b in zip(arrays, sent, strict=True)]
 
     # -- messages -----------------------------------------------------------------------------------------------------
     def _send(self, **kind: Any) -> None:
@@ -293,6 +288,10 @@ def _failure(failed: pb.Failed) -> Exception:
 
 def _same(a: Sequence[Array], b: Sequence[Array]) -> bool:
     return all(_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _new(arrays: list[Array], sent: list[Array]) -> list[Array]:
+    return [LEFT_OUT if _equal(a, b) else a for a, b in zip(arrays, sent, strict=True)]
 
 
 def _equal(a: Array, b: Array) -> bool:

@@ -70,7 +70,7 @@ class Trainable:
             self.write_optimizer(blobs.get_arrays(state.optimizer))
 
     def _write(self, variables: list[Any], arrays: list[Array]) -> None:
-        left_out = {i for i, array in enumerate(arrays) if array.dtype == object and array.shape == (0,)}
+        left_out = {i for i, array in enumerate(arrays) if is_left_out(array)}
         given = [v for i, v in enumerate(variables) if i not in left_out]
         write(given, [a for i, a in enumerate(arrays) if i not in left_out])
 
@@ -88,6 +88,11 @@ class Trainable:
         """Return shape, dtype and name of every variable by group, as JSON. Shapes and dtypes are equal everywhere."""
         groups = {name: getattr(self, name) for name in ("trainable", "non_trainable", "optimizer", "metrics")}
         return {name: [_describe(v) for v in variables] for name, variables in groups.items()}
+
+
+def is_left_out(array: Array) -> bool:
+    """Return whether an array of a State is LEFT_OUT."""
+    return array.dtype == object and array.shape == (0,)
 
 
 def read(variables: Sequence[Variable]) -> list[Array]:

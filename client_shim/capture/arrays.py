@@ -11,6 +11,8 @@ import numpy as np
 from fdt import compat
 from fdt.typing import Array
 
+DEFAULT_BATCH = 32  # Keras's default
+
 
 def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:
     """Return whether Keras's array adapter accepts these arguments."""
@@ -78,18 +80,34 @@ def are_sparse(value: Any) -> bool:
     return any(_is_sparse(leaf) for leaf in _leaves(value))
 
 
-def as_dataset(x: Any, y: Any, sample_weight: Any, batch: int, *, shuffle: bool) -> Any:
+def batch_size(given: int | None, rows: int, steps: int | None) -> int:
+    """Return the size of `fit`'s batches, as both Keras choose it where none is given."""
+    return given or (-(-rows // steps) if steps else DEFAULT_BATCH)
+
+
+def is_shuffled(flavor: str, shuffle: Any) -> bool:
+    """Return whether `fit` mixes the rows of batches. By "batch", Keras 3 permutes rows within each batch only."""
+    return bool(shuffle) and not (flavor == "keras" and shuffle == "batch")
+
+
+def as_dataset(
+    flavor: str, x: Any, y: Any, sample_weight: Any, batch: int | None, steps: int | None, *, shuffle: Any
+) -> Any:
     """Return sparse and ragged rows as a tf.data pipeline of batches.
 
     Their rows are not slices of one memory block, so workers cannot read them as arrays.
     """
     import tensorflow as tf
 
+    from fdt.data.division import shuffled
+
     given = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
     rows = tf.data.Dataset.from_tensor_slices(_map(_tensor, given) if len(given) > 1 else _map(_tensor, x))
-    if shuffle:
-        rows = rows.shuffle(max(int(rows.cardinality()), 1))
-    return rows.batch(batch)
+    count = int(rows.cardinality())
+    if is_shuffled(flavor, shuffle):  # tf_keras's own shuffle draws a seed from the script's generator
+        rows = rows.shuffle(max(count, 1)) if flavor == "tf_keras" else shuffled(rows, max(count, 1))
+    batches = rows.batch(batch_size(batch, count, steps))
+    return batches.take(steps) if steps and flavor == "tf_keras" else batches  # which begins each epoch anew
 
 
 def _is_sparse(leaf: Any) -> bool:

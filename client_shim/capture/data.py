@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # modules that need TensorFlow are imported where they are us
     from client_shim.feed import Feeder
     from fdt.service.client import Conversation
 
-DEFAULT_BATCH = 32  # Keras's default
 FEED = "training"  # the name of a job's only feed
 
 
@@ -158,7 +157,7 @@ def capture_data(
         (x, y, sample_weight), rest = arrays.split(flavor, (x, y, sample_weight), validation.split)
         validation = replace(validation, data=rest)
     side = FitData(x, y, sample_weight, class_weight=dict(class_weight) if class_weight else None, **training)
-    captured = _capture_training(flavor, blobs, _as_pipeline(side), validation, divide)
+    captured = _capture_training(flavor, blobs, _as_pipeline(flavor, side), validation, divide)
     if validation.data is None or not validate_remotely or _is_shuffled(validation.data):
         return captured
     data = _capture_validation(flavor, blobs, validation, side.batch_size, divide)
@@ -201,16 +200,16 @@ def _capture_validation(
 ) -> Data | None:
     x, y, sample_weight = unpacked(validation.data)
     side = FitData(x, y, sample_weight, validation.batch_size or batch_size, validation.steps, shuffle=False)
-    taken = _take(flavor, blobs, _as_pipeline(side), divide, in_order=validation.steps is not None)
+    taken = _take(flavor, blobs, _as_pipeline(flavor, side), divide, in_order=validation.steps is not None)
     return None if isinstance(taken, str) else taken.data
 
 
-def _as_pipeline(side: FitData) -> FitData:
+def _as_pipeline(flavor: str, side: FitData) -> FitData:
     """Turn sparse arrays into a tf.data pipeline of their batches; return other data unchanged."""
     given = side.x, side.y, side.sample_weight
     if not arrays.are_sparse(given):
         return side
-    dataset = arrays.as_dataset(*given, side.batch_size or DEFAULT_BATCH, shuffle=bool(side.shuffle))
+    dataset = arrays.as_dataset(flavor, *given, side.batch_size, side.steps_per_epoch, shuffle=side.shuffle)
     return replace(side, x=dataset, y=None, sample_weight=None)
 
 
@@ -273,7 +272,7 @@ def _take_arrays(flavor: str, blobs: Blobs, side: FitData) -> _CapturedSide:
     structure, leaves = flatten(element)
     rows = len(leaves[0])
     steps = side.steps_per_epoch
-    batch = side.batch_size or (-(-rows // steps) if steps else DEFAULT_BATCH)
+    batch = arrays.batch_size(side.batch_size, rows, steps)
     facts = Facts("arrays", rows, batch, steps or -(-rows // batch), tensors.packed_size(leaves))
     data = ArrayData(blobs.put_arrays(leaves), structure, rows)
     return _CapturedSide(data, unflatten(structure, _specs(leaves)), facts)

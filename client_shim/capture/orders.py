@@ -14,6 +14,7 @@ cache of shuffled rows, which keeps the order of the first `fit`.
 
 import contextlib
 import functools
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.tensorflow import api, dataset_ops, iterator_ops
+from fdt.compat.tensorflow import api, context, dataset_ops, iterator_ops
 from fdt.data import division
 from fdt.data.pipeline import Refused
 from fdt.errors import UserError
@@ -75,15 +76,30 @@ _GUARDS: "list[ShuffleGuard]" = []  # of the dataset that a `fit` trains on now
 
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
-    """Count the orders within the context."""
+    """Count the orders within the context, and give a seed to each shuffle that keeps one random order."""
     if _ACTIVE:
         yield
         return
-    with patched([Patch(iterator_ops.OwnedIterator, "__init__", _made)]), contextlib.ExitStack() as stack:
+    made = Patch(iterator_ops.OwnedIterator, "__init__", _made), Patch(dataset_ops.DatasetV2, "shuffle", _seeded)
+    with patched(made), contextlib.ExitStack() as stack:
         replace(stack, dataset_ops.DatasetV2, "reduce", _counting(dataset_ops.DatasetV2.reduce))
         _ACTIVE.append(True)
         stack.callback(_ACTIVE.pop)
         yield
+
+
+def _seeded(
+    original: Any,
+    dataset: Dataset,
+    buffer_size: Any,
+    seed: Any = None,
+    reshuffle_each_iteration: Any = True,
+    name: Any = None,
+) -> Dataset:
+    """Shuffle. Workers must have the order of the script's process where `take` and `skip` of it divide the rows."""
+    if reshuffle_each_iteration is False and seed is None and context.global_seed() is None:
+        seed = random.SystemRandom().randrange(1, 1 << 31)
+    return original(dataset, buffer_size, seed, reshuffle_each_iteration, name)
 
 
 def drawn(dataset: Dataset) -> int:

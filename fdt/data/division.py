@@ -207,7 +207,8 @@ def _order(dataset: Dataset) -> _Transformation | None:
     """Return a transformation that chooses and orders elements whatever their values; None for another one."""
     kind = type(dataset).__name__
     if kind == "_ShuffleDataset":
-        return lambda stream: _shuffled(stream, dataset)
+        again = dataset._reshuffle_each_iteration
+        return lambda stream: shuffled(stream, dataset._buffer_size, dataset._seed, dataset._seed2, again)
     if kind in ("_TakeDataset", "_SkipDataset", "_RepeatDataset"):
         name = kind.strip("_").removesuffix("Dataset").lower()
         return lambda stream: getattr(stream, name)(int(dataset._count))
@@ -222,18 +223,18 @@ def state_of(dataset: Dataset) -> str:
     return "" if reshuffles in (False, None) else "shuffle"
 
 
-def _shuffled(stream: Dataset, like: Dataset) -> Dataset:
-    """Shuffle as `like` does. `Dataset.shuffle` would draw other seeds, from the generator of the script."""
+def shuffled(stream: Dataset, buffer_size: Any, seed: Any = 0, seed2: Any = 0, reshuffles: bool = True) -> Dataset:
+    """Shuffle by these seeds. `Dataset.shuffle` would draw others, from the generator of the script."""
     spec = stream.element_spec
     variant = tf.raw_ops.ShuffleDatasetV3(
         input_dataset=tf.data.experimental.to_variant(stream),
-        buffer_size=like._buffer_size,
-        seed=like._seed,
-        seed2=like._seed2,
+        buffer_size=buffer_size,
+        seed=seed,
+        seed2=seed2,
         seed_generator=tf.raw_ops.DummySeedGenerator(),
-        output_types=[leaf.dtype for leaf in tf.nest.flatten(spec)],
-        output_shapes=[leaf.shape for leaf in tf.nest.flatten(spec)],
-        reshuffle_each_iteration=like._reshuffle_each_iteration,
+        output_types=stream._flat_types,
+        output_shapes=stream._flat_shapes,
+        reshuffle_each_iteration=reshuffles,
     )
     return tf.data.experimental.from_variant(variant, spec)
 

@@ -44,10 +44,10 @@ class Feed:
             self._arrived[batch.epoch, batch.index] = value
             self._changed.notify_all()
 
-    def begin(self, epoch: int) -> None:
-        """Request the first batches of `epoch` and drop those of earlier epochs."""
+    def begin(self, epoch: int, up_to: int = FEED_WINDOW) -> None:
+        """Request the first `up_to` batches of `epoch` and drop those of earlier epochs."""
         self._forget(lambda key: key[0] < epoch)
-        self._ask(epoch, FEED_WINDOW)
+        self._ask(epoch, up_to)
 
     def take(self, epoch: int, index: int) -> Any:
         """Wait for a batch, remove it, and return it as NumPy arrays.
@@ -114,7 +114,7 @@ class FeedSource:
 
     def first_batch(self) -> Batch:
         """Implement Source."""
-        self._feed.begin(self._first)
+        self._feed.begin(self._first, 1)  # callbacks of the epoch's begin may change the others
         return _tensors(self._feed.peek(self._first, 0), self.element_spec)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:

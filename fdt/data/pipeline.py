@@ -58,7 +58,7 @@ def take_apart(dataset: Any) -> Parts:
         raise Refused(f"it holds arrays of {nbytes:,} bytes, and TensorFlow serializes at most 2 GB")
     graph = _serialized(dataset)
     _refuse_writers(graph)
-    constants = [_take_out(node) for node in graph.node if node.op == "Const" and node.ByteSize() > LARGE_BYTES]
+    constants = [_take_out(node) for node in graph.node if _is_large(node)]
     return Parts(graph.SerializeToString(), constants)
 
 
@@ -164,6 +164,13 @@ def _refuse_writers(graph: Any) -> None:
     for node in graph.node:
         if node.op in _WRITERS or (node.op in _CACHES and _value(nodes, node.input[1]) != b""):
             raise Refused(f"{node.op} writes files, and ranks would overwrite each other's")
+
+
+def _is_large(node: Any) -> bool:
+    """Return whether the node is a large array; the rows of a sparse tensor are variants, which are none."""
+    return bool(
+        node.op == "Const" and node.ByteSize() > LARGE_BYTES and node.attr["dtype"].type != tf.variant.as_datatype_enum
+    )
 
 
 def _take_out(node: Any) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.errors import UserError
 from fdt.ops import nbytes
 from fdt.typing import Tensor
 from hfdt.collectives.base import by_dtype
@@ -77,6 +78,8 @@ class HorovodComm:
     def _grouped(self, tensors: Sequence[Tensor], name: str, operation: Any, **how: Any) -> list[Tensor]:
         def of_one_dtype(tensors: list[Tensor], name: str) -> Sequence[Tensor]:
             dtype = tensors[0].dtype
+            if dtype.is_complex:
+                raise UserError(f"Horovod adds no complex numbers; --comm mpi does. Received: {dtype.name}")
             wire = dtype if dtype.name in _KNOWN else tf.int64 if dtype.is_integer else tf.float32
             found = operation([tf.cast(t, wire) for t in tensors], name=name, ignore_name_scope=True, **how)
             return [tf.cast(t, dtype) for t in found]

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.data import source
 from fdt.errors import UserError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
@@ -67,7 +68,7 @@ def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Ite
         )
 
     def rate(original: Any) -> Any:
-        done = tf.cast(inner.iterations.value, tf.float32) / max(warmup_steps, 1)
+        done = tf.cast(tf.convert_to_tensor(inner._iterations), tf.float32) / max(warmup_steps, 1)  # of batches
         ramp = tf.minimum(done, 1.0) if warmup_steps else tf.constant(1.0)
         return tf.cast(original(), tf.float32) * (1.0 + (factor - 1.0) * ramp)
 
@@ -76,15 +77,16 @@ def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Ite
 
 
 def scale(
-    stack: contextlib.ExitStack, trainable: Any, rule: SyncAlgorithm, options: Mapping[str, str], source: Any, size: int
+    stack: contextlib.ExitStack, trainable: Any, rule: SyncAlgorithm, options: Mapping[str, str], data: Any, size: int
 ) -> list[str]:
     """Scale the optimizer's rate by a job's options until `stack` closes. Returns lines for the user."""
     warmup = float(options.get("warmup_epochs", "0"))
-    count = steps(source.steps, size) or 0
+    count = steps(data.steps, size) or 0
     # in a round each worker minimises alone, at a rate that does not depend on the number of workers
     alone = isinstance(rule, RoundAlgorithm) and not rule.batches
     how = options.get("lr_scale", "none" if alone else "linear")
-    stack.enter_context(scaled_rate(trainable.model.optimizer, how, size, round(warmup * count)))
+    for optimizer in trainable.flavor.optimizers(trainable.model):
+        stack.enter_context(scaled_rate(optimizer, how, size, round(warmup * count)))
     ignored = warmup > 0 and not count
     return ["--warmup-epochs is not used: the number of steps of an epoch is not known"] if ignored else []
 
@@ -94,8 +96,13 @@ _quiet = tf.autograph.experimental.do_not_convert
 
 def _open(batch: Any, share: Any) -> Any:
     """Make the batch's length unknown to the graph, since a single row may stand in for a batch."""
-    return tf.nest.map_structure(lambda t: tf.compat.v1.placeholder_with_default(t, [None, *t.shape[1:]]), batch), share
+
+    def opened(leaf: Any) -> Any:
+        dense = isinstance(leaf, tf.Tensor) and leaf.shape.rank
+        return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]]) if dense else leaf
+
+    return tf.nest.map_structure(opened, batch), share
 
 
 def _first_row(batch: Any) -> Any:
-    return tf.nest.map_structure(lambda t: t[:1], batch)
+    return source.cut_between(batch, 0, 0, 2)[0]

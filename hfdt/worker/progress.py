@@ -173,4 +173,6 @@ def why_no_commits(spec: JobSpec, rule: Any) -> str:
         return "the script's process reads the batches"
     if spec.fit.batch_hooks is not BatchHooks.NONE:
         return "callbacks receive every step"
+    if spec.options.get("batch") == "per-worker":
+        return "with --batch per-worker the batches of a step depend on the number of ranks"
     return ""

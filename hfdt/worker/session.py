@@ -12,6 +12,7 @@ from fdt.keras import is_of_keras
 from fdt.keras.variables import batch_norms, shifted_seed, tensor_variable
 from fdt.patches import replace
 from fdt.tensors import numbers
+from fdt.trainable import is_left_out
 from fdt.typing import Array
 from hfdt import algorithms
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
@@ -168,12 +169,15 @@ class RankProgram:
         return terms, layers, notes if self.comm.size > 1 else [NOT_USED] * ("compress" in self.options)
 
     def load(self, state: State, blobs: Blobs) -> None:
-        """Assign the groups that `state` contains, and make the ranks' seeds differ. Rank 0 has the script's own."""
+        """Assign the arrays that `state` contains, and make the ranks' seeds differ. Rank 0 has the script's own."""
         self.probing.load(state, blobs)
         if not state.model.id or isinstance(self.rule, BlockAlgorithm):
             return  # seeds belong to a block, not to a rank
-        for variable in map(tensor_variable, self.trainable.seeds):
-            variable.assign(shifted_seed(variable, self.comm.rank))
+        arrays = blobs.get_arrays(state.model)[len(self.trainable.trainable) :]
+        own = {id(v) for v, array in zip(self.trainable.non_trainable, arrays, strict=True) if is_left_out(array)}
+        for seed in self.trainable.seeds:
+            if id(seed) not in own:
+                tensor_variable(seed).assign(shifted_seed(tensor_variable(seed), self.comm.rank))
 
     def arrays(self) -> tuple[list[Array], list[Array]] | None:
         """Return rank 0's values of the model and of the optimizer; None on other ranks. A collective."""

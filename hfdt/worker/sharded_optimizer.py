@@ -20,7 +20,7 @@ from fdt import compat
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable, variables_of_slots
 from fdt.patches import Patch, patched
-from fdt.trainable import read
+from fdt.trainable import is_left_out, read
 from fdt.typing import Array, Tensor
 from hfdt.algorithm import Tree
 from hfdt.collectives import Comm
@@ -154,7 +154,8 @@ class ShardedOptimizer:
 
     def _write(self, original: Any, arrays: list[Array]) -> None:
         slots = [self._slots.get(id(v)) for v in self._trainable.optimizer]
-        original([a if part is None else part.cut(a).numpy() for part, a in zip(slots, arrays, strict=True)])
+        kept = [part is None or is_left_out(a) for part, a in zip(slots, arrays, strict=True)]
+        original([a if k else part.cut(a).numpy() for part, a, k in zip(slots, arrays, kept, strict=True)])
 
     # -- inside a step ---------------------------------------------------------------------------------------------
     def clipped(self, step: StepContext, gradient: Tree, variables: Sequence[Any]) -> Tree:
@@ -164,8 +165,9 @@ class ShardedOptimizer:
         if not clips_by_norm(self.optimizer) or not places:
             return gradient
         counts = [1.0 if self.part(variables[i]) or not self._comm.rank else 0.0 for i in places]
-        squares = [tf.reduce_sum(tf.square(tf.cast(_values(gradient[i]), tf.float32))) for i in places]
-        (sums,) = step.sum([tf.stack(squares) * tf.constant(counts)], "clip")
+        wide = tf.float64 if any(gradient[i].dtype == tf.float64 for i in places) else tf.float32
+        squares = [tf.reduce_sum(tf.square(tf.cast(_values(gradient[i]), wide))) for i in places]
+        (sums,) = step.sum([tf.stack(squares) * tf.constant(counts, wide)], "clip")
         if norm:
             scales = tf.unstack(norm / tf.maximum(tf.sqrt(sums), norm))
         else:

@@ -11,6 +11,7 @@ import tf_keras
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from tf_keras.src.engine.data_adapter import DataHandler
 
+from client_shim.capture.arrays import is_shuffled
 from client_shim.capture.data import FitValidation, capture_data
 from fdt.blobs import LocalBlobs
 from fdt.data import open_source
@@ -30,8 +31,10 @@ def blobs(tmp_path):
 
 def opened(blobs, *arguments, flavor="keras", batch_size=B, shuffle=False, seed=5, options=None, epochs=1, **keywords):
     steps = keywords.get("steps_per_epoch") or 0
-    data = capture_data(flavor, blobs, *arguments, batch_size=batch_size, **keywords)
-    fit = FitArguments(batch_size=batch_size or 0, shuffle=shuffle, steps_per_epoch=steps, epochs=epochs)
+    data = capture_data(flavor, blobs, *arguments, batch_size=batch_size, shuffle=shuffle, **keywords)
+    fit = FitArguments(
+        batch_size=batch_size or 0, shuffle=is_shuffled(flavor, shuffle), steps_per_epoch=steps, epochs=epochs
+    )
     return open_source(data.train, fit, blobs, seed, training=True, options=options, flavor=flavor)
 
 
@@ -248,3 +251,28 @@ class _Capsule:
 
     def __dlpack_device__(self):
         return 1, 0
+
+
+@pytest.mark.parametrize("flavor", ["keras", "tf_keras"])
+def test_steps_without_a_size_of_batches_cover_sparse_rows(blobs, flavor):
+    source = opened(blobs, scipy.sparse.csr_matrix(X), Y, flavor=flavor, batch_size=None, steps_per_epoch=10)
+    sizes = [[int(y.shape[0]) for _, y in batches(source, epoch)] for epoch in (0, 1)]
+    assert sizes == [[101] * 9 + [94]] * 2
+
+
+@pytest.mark.parametrize("flavor", ["keras", "tf_keras"])
+def test_sparse_rows_are_shuffled_without_a_draw_from_the_scripts_generator_where_keras_has_none(blobs, flavor):
+    tf.random.set_seed(1)
+    plain = tf.random.normal(()).numpy()
+    tf.random.set_seed(1)
+    source = opened(blobs, scipy.sparse.csr_matrix(X), np.arange(N), flavor=flavor, shuffle=True)
+    assert (tf.random.normal(()).numpy() == plain) == (flavor == "keras")
+    orders = [np.concatenate([y.numpy() for _, y in batches(source, epoch)]).tolist() for epoch in (0, 1)]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(N)) and orders[0] != orders[1]
+
+
+def test_keras_3_permutes_only_within_batches_where_it_shuffles_by_batch(blobs):
+    source = opened(blobs, scipy.sparse.csr_matrix(X), np.arange(N), shuffle="batch")
+    assert [set(y.numpy() // B) for _, y in batches(source)] == [{number} for number in range(-(-N // B))]
+    assert [is_shuffled(flavor, "batch") for flavor in ("keras", "tf_keras")] == [False, True]
+    assert is_shuffled("keras", True) and not is_shuffled("keras", False)

@@ -330,3 +330,25 @@ def test_a_pipeline_that_repeats_behind_its_shuffle_starts_anew_behind_a_fit():
     for data in (unseeded, read_once):
         orders.owe(data, 1)
         assert not orders.starts_anew(data)
+
+
+def test_rows_that_an_unseeded_shuffle_divides_are_the_same_ones_on_workers(blobs):
+    """It keeps one order, so that `take` and `skip` of it make training and test data."""
+    order = tf.data.Dataset.range(ROWS).shuffle(ROWS, reshuffle_each_iteration=False)
+    rows = order.map(lambda n: (tf.cast([n], tf.float32), n))
+    own = {int(y) for _, y in rows.take(16)}
+    data = capture_data("keras", blobs, rows.take(16).batch(16)).train
+    assert isinstance(data, GraphData)
+    for epoch in (0, 1):
+        (batch,) = labels(data, blobs, keras, epoch)
+        assert set(batch) == own
+    assert {int(y) for _, y in rows.skip(16)} == set(range(ROWS)) - own
+
+
+def test_an_unseeded_shuffle_takes_its_seed_from_the_scripts_generator_where_it_has_one():
+    def draws():
+        tf.random.set_seed(4)
+        order = [int(n) for n in tf.data.Dataset.range(9).shuffle(9, reshuffle_each_iteration=False)]
+        return order, tf.random.normal(()).numpy()
+
+    assert draws() == draws()

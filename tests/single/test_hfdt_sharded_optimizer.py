@@ -15,7 +15,8 @@ from fdt.data import open_source
 from fdt.errors import UserError
 from fdt.job import FitArguments, State
 from fdt.keras import flavor_of
-from fdt.trainable import Trainable, read
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.trainable import LEFT_OUT, Trainable, read
 from hfdt.worker.session import RankProgram, patches
 from hfdt.worker.sharded_optimizer import check_elementwise
 from tests.in_process_comm import on_ranks
@@ -182,3 +183,41 @@ def test_an_optimizer_that_needs_whole_weights_is_refused(make, received):
     model = dense(optimizer, keras if isinstance(optimizer, optimizers.Optimizer) else tf_keras)
     with pytest.raises(UserError, match=f"^--shard-optimizer .* Received: {received}$"):
         check_elementwise(Trainable(flavor_of(model), model))
+
+
+def test_slots_that_a_callback_did_not_write_are_each_ranks_own():
+    models = [dense(optimizers.Adam(0.05), run_eagerly=True) for _ in range(2)]
+    blobs, flavor = LocalBlobs.create(), flavor_of(models[0])
+
+    def rank(comm):
+        source = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor.name)
+        trainable = Trainable(flavor, models[comm.rank])
+        with contextlib.closing(RankProgram(trainable, comm, {"rule": "allreduce", "shard_optimizer": "1"})) as session:
+            session.prepare(source, None)
+            session.train(source, 0, lambda *_: True)
+            before, rate = session.arrays(), next(v for v in trainable.optimizer if v.name == "learning_rate")
+            wanted = [np.float32(0.5) if v is rate else LEFT_OUT for v in trainable.optimizer]
+            session.load(State(BlobRef(), blobs.put_arrays(wanted)), blobs)
+            return before, session.arrays(), float(rate.value)
+
+    fit = FitArguments(batch_size=8, epochs=2, shuffle=False)
+    with contextlib.closing(blobs), patches(flavor.name):
+        data = capture_data(flavor.name, blobs, X, Y, batch_size=8)
+        for model in models:
+            flavor.build(model, data.spec)
+        ((_, slots_before), (_, slots_after), rate), (*_, other_rate) = on_ranks(2, rank)
+    assert rate == other_rate == 0.5
+    for was, now in zip(slots_before[2:], slots_after[2:], strict=True):
+        npt.assert_array_equal(was, now)
+
+
+@pytest.mark.parametrize("clip", [{"clipnorm": 1e-3}, {"global_clipnorm": 1e-3}])
+def test_norms_of_double_precision_are_of_double_precision(clip):
+    keras.config.set_dtype_policy("float64")
+    try:
+        found, _ = trained(2, dense, lambda: optimizers.SGD(0.05, **clip), X.astype("float64"))
+        expected = alone(dense(optimizers.SGD(0.05, **clip)), X.astype("float64"))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for ours, theirs in zip(found, expected, strict=True):
+        npt.assert_allclose(ours, theirs, rtol=1e-12)

@@ -8,6 +8,7 @@ import pytest
 
 from client_shim.remote import Remote
 from fdt.job import State
+from fdt.trainable import is_left_out
 from nfdt.transport import EpochOver
 from tests.single.nfdt_cluster import make_model, pushed
 
@@ -77,3 +78,16 @@ def test_an_epoch_that_began_early_ends_when_the_client_has_asked_for_it(cluster
     assert [end.epoch for end in ends] == [0, 1]
     for array, want in zip(made.blobs.get_arrays(ends[1].state.model), written, strict=True):
         np.testing.assert_array_equal(array, want)
+
+
+def test_what_callbacks_did_not_write_stays_the_workers_own(cluster):
+    """Ranks differ within a round of local SGD: a rate that a callback writes takes no momentum from them."""
+    made = cluster(make_model(keras.optimizers.Adam(0.1)))
+    remote = Remote(made.spec, made.trainable, SimpleNamespace(events=list), made.blobs, None)
+    held = made.trainable.model_arrays(), made.trainable.optimizer_arrays()
+    remote._load(State(*map(made.blobs.put_arrays, held)), made.blobs.put_arrays(made.trainable.metric_arrays()))
+    made.trainable.model.optimizer.learning_rate = 0.5
+    changed = remote._changed()
+    assert not changed.model.id
+    arrays = made.blobs.get_arrays(changed.optimizer)
+    assert [array.tolist() for array in arrays if not is_left_out(array)] == [0.5]

@@ -154,8 +154,8 @@ class ShardedOptimizer:
 
     def _write(self, original: Any, arrays: list[Array]) -> None:
         slots = [self._slots.get(id(v)) for v in self._trainable.optimizer]
-        kept = [part is None or is_left_out(a) for part, a in zip(slots, arrays, strict=True)]
-        original([a if k else part.cut(a).numpy() for part, a, k in zip(slots, arrays, kept, strict=True)])
+        pairs = zip(slots, arrays, strict=True)
+        original([a if part is None or is_left_out(a) else part.cut(a).numpy() for part, a in pairs])
 
     # -- inside a step ---------------------------------------------------------------------------------------------
     def clipped(self, step: StepContext, gradient: Tree, variables: Sequence[Any]) -> Tree:

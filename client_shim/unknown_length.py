@@ -17,6 +17,11 @@ ROWS = (
     "of one batch more, without losses"
 )
 
+EMPTY = (
+    "the length of the data is unknown: where they end with an epoch of steps_per_epoch batches, Keras alone has an "
+    "empty epoch next; workers begin the data anew"
+)
+
 
 def notes(engine: str, call: FitCall, spec: Any, *, known: bool) -> list[str]:
     """Return the notes of a `fit` whose numbers are otherwise those of one machine.
@@ -34,4 +39,5 @@ def notes(engine: str, call: FitCall, spec: Any, *, known: bool) -> list[str]:
 
     first = next((leaf for leaf in tf.nest.flatten(spec) if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank), None)
     static = first is not None and first.shape[0] is not None
-    return [UPDATES] * (engine == "nfdt") + [ROWS] * static
+    empty = call.flavor.name == "keras" and bool(call.steps_per_epoch)
+    return [UPDATES] * (engine == "nfdt") + [ROWS] * static + [EMPTY] * empty

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.keras.variables import assign, tensor_variable
+from fdt.errors import UserError
+from fdt.keras.variables import assign, is_loss_scaled, tensor_variable
 from fdt.ops import nbytes
 from fdt.report import quantity
 from fdt.typing import Dataset, Tensor, Variable
@@ -67,6 +68,8 @@ class Rounds:
 
     def __init__(self, rule: RoundAlgorithm, trainable: Any, comm: Comm, travelling: Sequence[Variable]) -> None:
         self.rule, self._model = rule, trainable.model
+        if rule.begin is not None and any(map(is_loss_scaled, trainable.flavor.optimizers(self._model))):
+            raise UserError("dane and admm need every gradient, and a LossScaleOptimizer skips some; use another one")
         self._params: list[Variable] = [tensor_variable(v) for v in trainable.trainable]
         self._place = {id(p): i for i, p in enumerate(self._params)}
         self._travelling = [v for v in travelling if v.dtype.is_floating]

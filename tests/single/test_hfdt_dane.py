@@ -12,8 +12,11 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
+from fdt.errors import UserError
+from fdt.keras import named
+from fdt.trainable import Trainable
 from hfdt import algorithms
-from hfdt.worker.rounds import RoundGroup
+from hfdt.worker.rounds import RoundGroup, Rounds
 from tests.in_process_comm import on_ranks
 
 W0 = np.array([4.0, -2.0])
@@ -173,3 +176,11 @@ def test_workers_may_take_whole_batches_at_the_scripts_own_rate():
             w = w + velocity
         reached.append(w)
     npt.assert_allclose(flat(weights), np.mean(reached, axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["dane", "admm"])
+def test_an_optimizer_that_skips_gradients_is_refused(rule):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with pytest.raises(UserError, match="a LossScaleOptimizer skips some"):
+        Rounds(algorithms.make(rule), Trainable(named("keras"), model), None, [])

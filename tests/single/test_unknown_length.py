@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from client_shim.unknown_length import ROWS, UPDATES, notes
+from client_shim.unknown_length import EMPTY, ROWS, UPDATES, notes
 
 
 @pytest.mark.parametrize(
     ("engine", "batch", "known", "model", "expected"),
     [
+        ("hfdt", None, False, {"steps": 2}, [EMPTY]),
+        ("hfdt", None, False, {"steps": 2, "flavor": "tf_keras"}, []),
         ("hfdt", None, False, {}, []),
         ("hfdt", 8, False, {}, [ROWS]),
         ("nfdt", None, False, {}, [UPDATES]),
@@ -21,6 +23,8 @@ from client_shim.unknown_length import ROWS, UPDATES, notes
     ],
 )
 def test_what_keras_counts_where_an_epoch_ends(engine, batch, known, model, expected):
-    call = SimpleNamespace(model=SimpleNamespace(**{"run_eagerly": False, "jit_compile": False, **model}))
+    flavor = SimpleNamespace(name=model.get("flavor", "keras"))
+    fitted = SimpleNamespace(**{"run_eagerly": False, "jit_compile": False, **model})
+    call = SimpleNamespace(model=fitted, flavor=flavor, steps_per_epoch=model.get("steps", 0))
     spec = ({"index": tf.TensorSpec([]), "x": tf.TensorSpec([batch, 3])}, tf.TensorSpec([batch, 1]))
     assert notes(engine, call, spec, known=known) == expected

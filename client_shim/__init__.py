@@ -54,7 +54,8 @@ def run(
         seed_all(directory.arguments.seed)  # a resumed run must draw the same numbers again
 
     check = functools.partial(_check_loop, state)
-    with intercepted(functools.partial(_fit, state)), own_loops_refused(check), recorded():
+    fit = functools.partial(_fit, state)
+    with intercepted(fit, state.settings.seed), own_loops_refused(check), recorded():
         return _ended(state, run_script(script, argv))
 
 

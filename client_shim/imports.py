@@ -26,13 +26,14 @@ class OwnLoop(NeedsReplica):
 
 
 @contextlib.contextmanager
-def intercepted(fit: Fit) -> Iterator[None]:
+def intercepted(fit: Fit, seed: int | None = None) -> Iterator[None]:
     """Within, `model.fit(...)` of either Keras calls `fit(original, model, args, kwargs)`, even if imported late.
 
     The orders that the script draws of its shuffled datasets are counted, because the order of a `fit` depends on them.
+    `seed` determines the seeds of unseeded shuffles that keep one order.
     """
     with contextlib.ExitStack() as stack, at_imports() as when:
-        when("tensorflow", functools.partial(_count_orders, stack))
+        when("tensorflow", functools.partial(_count_orders, stack, seed))
         for module, cls in compat.TRAINERS.items():
             when(module, functools.partial(_patch, stack, cls, fit))
         for module, (cls, backend) in compat.OTHER_BACKENDS.items():
@@ -64,10 +65,11 @@ def _check_first(stack: contextlib.ExitStack, check: Callable[[str], None], cls:
     replace(stack, owner, name, patched)
 
 
-def _count_orders(stack: contextlib.ExitStack, _: Any) -> None:
-    from client_shim.capture.orders import counted
+def _count_orders(stack: contextlib.ExitStack, seed: int | None, _: Any) -> None:
+    from client_shim.capture import kept_orders, orders
 
-    stack.enter_context(counted())
+    stack.enter_context(orders.counted())
+    stack.enter_context(kept_orders.seeded(seed))
 
 
 def _patch(stack: contextlib.ExitStack, name: str, fit: Fit, module: Any) -> None:

@@ -86,7 +86,7 @@ def batch_size(given: int | None, rows: int, steps: int | None) -> int:
 
 
 def is_shuffled(flavor: str, shuffle: Any) -> bool:
-    """Return whether `fit` mixes the rows of batches. By "batch", Keras 3 permutes rows within each batch only."""
+    """Return whether workers shuffle all rows. By "batch", Keras 3 keeps the rows of a batch together."""
     return bool(shuffle) and not (flavor == "keras" and shuffle == "batch")
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import tensorflow as tf
 
-from client_shim.capture import orders
+from client_shim.capture import kept_orders, orders
 from fdt import compat
 from fdt.blobs import Blobs
 from fdt.data import division, pipeline
@@ -76,6 +76,7 @@ def capture(
     """
     spec = dataset.element_spec
     _refuse_others(spec)
+    kept_orders.refuse(dataset)
     iterators = orders.drawn(dataset) if in_order else 0
     parts = pipeline.take_apart(dataset if slices is None else slices.dataset)
     return GraphData(

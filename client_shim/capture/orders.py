@@ -14,7 +14,6 @@ cache of shuffled rows, which keeps the order of the first `fit`.
 
 import contextlib
 import functools
-import random
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.tensorflow import api, context, dataset_ops, iterator_ops
+from fdt.compat.tensorflow import api, dataset_ops, iterator_ops
 from fdt.data import division
 from fdt.data.pipeline import Refused
 from fdt.errors import UserError
@@ -76,30 +75,15 @@ _GUARDS: "list[ShuffleGuard]" = []  # of the dataset that a `fit` trains on now
 
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
-    """Count the orders within the context, and give a seed to each shuffle that keeps one random order."""
+    """Count the orders within the context."""
     if _ACTIVE:
         yield
         return
-    made = Patch(iterator_ops.OwnedIterator, "__init__", _made), Patch(dataset_ops.DatasetV2, "shuffle", _seeded)
-    with patched(made), contextlib.ExitStack() as stack:
+    with patched([Patch(iterator_ops.OwnedIterator, "__init__", _made)]), contextlib.ExitStack() as stack:
         replace(stack, dataset_ops.DatasetV2, "reduce", _counting(dataset_ops.DatasetV2.reduce))
         _ACTIVE.append(True)
         stack.callback(_ACTIVE.pop)
         yield
-
-
-def _seeded(
-    original: Any,
-    dataset: Dataset,
-    buffer_size: Any,
-    seed: Any = None,
-    reshuffle_each_iteration: Any = True,
-    name: Any = None,
-) -> Dataset:
-    """Shuffle. Workers must have the order of the script's process where `take` and `skip` of it divide the rows."""
-    if reshuffle_each_iteration is False and seed is None and context.global_seed() is None:
-        seed = random.SystemRandom().randrange(1, 1 << 31)
-    return original(dataset, buffer_size, seed, reshuffle_each_iteration, name)
 
 
 def drawn(dataset: Dataset) -> int:
@@ -108,10 +92,10 @@ def drawn(dataset: Dataset) -> int:
     Raises:
         Refused: The script has read the dataset before, and workers cannot go on where it stopped.
     """
-    stages = _stages(dataset)
+    stages = stages_of(dataset)
     shuffles = [stage for stage in stages if _reshuffles(stage)]
     number = max((_of(shuffle).drawn + _of(shuffle).owed for shuffle in shuffles), default=0)
-    if not number or not _ACTIVE or not all(map(_is_seeded, shuffles)):
+    if not number or not _ACTIVE or not all(map(is_seeded, shuffles)):
         return 0
     if any(_of(shuffle).traced for shuffle in shuffles):
         raise Refused("a tf.function of the script reads its shuffled rows, and how often is unknown")
@@ -126,7 +110,7 @@ def drawn(dataset: Dataset) -> int:
 
 def owe(dataset: Dataset, count: int) -> None:
     """Note that workers made `count` iterators of `dataset` which the script's `fit` makes on one machine."""
-    stages = _stages(dataset)
+    stages = stages_of(dataset)
     if not _ACTIVE or _caches(stages):  # a cache keeps the order of the first `fit`
         return
     if _is_read_once(stages):
@@ -148,13 +132,13 @@ def is_reshuffled(dataset: Dataset) -> bool:
 
 def is_cached(dataset: Dataset) -> bool:
     """Return whether a cache keeps rows of `dataset` behind a shuffle."""
-    stages = _stages(dataset)
+    stages = stages_of(dataset)
     return any(map(_reshuffles, stages)) and bool(_caches(stages))
 
 
 def functions_of(dataset: Dataset) -> list[Any]:
     """Return TensorFlow's wrappers of the functions of a pipeline."""
-    return [function for stage in _stages(dataset) for function in stage._functions()]
+    return [function for stage in stages_of(dataset) for function in stage._functions()]
 
 
 def share_a_shuffle(first: Dataset, second: Dataset) -> bool:
@@ -239,7 +223,7 @@ def _counting(original: Any) -> Any:
 def _draw(dataset: Any) -> None:
     """Count one iterator of `dataset`, after those that are owed."""
     eagerly = tf.executing_eagerly()
-    stages = _stages(dataset)
+    stages = stages_of(dataset)
     for guard in _GUARDS:
         guard.note(stages)
     for stage in filter(division.state_of, stages):
@@ -255,7 +239,7 @@ def _of(stage: Any) -> _Orders:
     return orders
 
 
-def _stages(dataset: Any) -> list[Any]:
+def stages_of(dataset: Any) -> list[Any]:
     """Return the datasets of a pipeline, from its end to its start; one that is read twice twice."""
     stages, waiting = [], [dataset]
     while waiting:
@@ -270,17 +254,18 @@ def _reshuffles(stage: Any) -> bool:
 
 
 def _seeded_shuffles(dataset: Dataset) -> list[Any]:
-    return [stage for stage in _stages(dataset) if _reshuffles(stage) and _is_seeded(stage)]
+    return [stage for stage in stages_of(dataset) if _reshuffles(stage) and is_seeded(stage)]
 
 
-def _is_seeded(shuffle: Any) -> bool:
+def is_seeded(shuffle: Any) -> bool:
+    """Return whether a shuffle has a seed of its own or of the script."""
     return any(int(tf.get_static_value(seed) or 0) for seed in (shuffle._seed, shuffle._seed2))
 
 
 def _is_read_once(stages: Sequence[Any]) -> bool:
     """Return whether the pipeline has one shuffle, seeded, and each of its iterators reads it once."""
     found = [number for number, stage in enumerate(stages) if _reshuffles(stage)]
-    if len(found) != 1 or not _is_seeded(stages[found[0]]):
+    if len(found) != 1 or not is_seeded(stages[found[0]]):
         return False
     return all(type(stage).__name__.removeprefix("_") in _READ_ONCE for stage in stages[: found[0]])
 

@@ -85,7 +85,8 @@ def scale(
     # in a round each worker minimises alone, at a rate that does not depend on the number of workers
     alone = isinstance(rule, RoundAlgorithm) and not rule.batches
     how = options.get("lr_scale", "none" if alone else "linear")
-    for optimizer in trainable.flavor.optimizers(trainable.model):
+    inner = {id(inner_optimizer(o)): inner_optimizer(o) for o in trainable.flavor.optimizers(trainable.model)}
+    for optimizer in inner.values():
         stack.enter_context(scaled_rate(optimizer, how, size, round(warmup * count)))
     ignored = warmup > 0 and not count
     return ["--warmup-epochs is not used: the number of steps of an epoch is not known"] if ignored else []

@@ -156,9 +156,7 @@ class OptimizerExchanges:
         number, made_for = self._number(optimizer), weakref.ref(optimizer)
         made = OptimizerExchange(number, seen, variables, rule, self._group, self.poll, made_for, self._samples)
         if self._group.rank and getattr(seen, "use_ema", False):
-            build_optimizer(
-                seen, variables
-            )  # `fit` reads the averages in the end; their values on this rank are not used
+            build_optimizer(seen, variables)  # `fit` reads the averages in the end, not their values on this rank
         self._known[made.number] = vars(optimizer)[OF_OPTIMIZER] = made
         return made
 
@@ -195,6 +193,17 @@ class OptimizerExchanges:
                 else:
                     self._serve_one(push)
                 waiting, self._arrived = [*waiting, *self._arrived], []  # pushes that arrived in between
+        finally:
+            self.applying = before
+
+    def serve_waiting(self) -> None:
+        """Serve the pushes that no step of rank 0 took, because it has gradients of other variables than they have."""
+        served = [push for push in self._arrived if push.header.get("optimizer") in self._known]
+        self._arrived = [push for push in self._arrived if push.header.get("optimizer") not in self._known]
+        before, self.applying = self.applying, True
+        try:
+            for push in served:
+                self._serve_one(push)
         finally:
             self.applying = before
 

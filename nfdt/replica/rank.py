@@ -154,6 +154,7 @@ class RoundRobinRank:
     def _begin(self) -> bool:
         """Note the start of a step that is taken in turn. Return whether every worker must compute it."""
         self._met, self._begun = False, True
+        self._exchanges.serve_waiting()
         self._group.next_moment()
         assigned = bool(self._assigned.variables())
         self._counts["replicated"] += assigned

@@ -108,6 +108,12 @@ def decays(averages: Mapping[int, float], variables: Sequence[Any], assigned: Ma
     return [averages.get(id(v), 1.0) ** assigned[v.ref()] for v in variables]
 
 
+def summed(changed: Sequence[Any], averages: Mapping[int, float]) -> list[str]:
+    """Return the names of the changed variables of floating numbers that are no moving averages."""
+    own = [v for v in changed if tensor_variable(v).dtype.is_floating and id(tensor_variable(v)) not in averages]
+    return [str(getattr(v, "path", v.name)) for v in own]
+
+
 class LocalStep:
     """One training step of a built model, compiled. It lives as long as the model."""
 
@@ -122,6 +128,7 @@ class LocalStep:
         self.averages = moving_averages(trainable.model)
         self.changed: list[int] = []  # positions in `others`
         self.decays: list[float] = []  # of one step, by position in `changed`
+        self.changes: list[str] = []
         self.assign = Assign()
         self.train = ByShape(self._train, trainable)
 
@@ -131,6 +138,7 @@ class LocalStep:
         with schedule_at(model.optimizer, at[0]), assignments() as assigned:
             logs: dict[str, Tensor] = model.train_step(batch)
         self.changed = [i for i, v in enumerate(others) if v.ref() in assigned]
+        self.changes = summed([self.others[i] for i in self.changed], self.averages)
         self.decays = decays(self.averages, [others[i] for i in self.changed], assigned)
         return logs
 

@@ -23,7 +23,17 @@ from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, pushed_others
 from nfdt.model.variables import clipped, current_rate, momentum_of, takes_rows_alone, unscaled
 from nfdt.transport import Weights, WorkerGradient
-from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign, change_of, decays
+from nfdt.worker.local_steps import (
+    Assign,
+    ByShape,
+    LocalStep,
+    LocalSteps,
+    MicroSteps,
+    assign,
+    change_of,
+    decays,
+    summed,
+)
 
 _REMEDY = "`--capture replica` runs the script on every worker"
 
@@ -50,9 +60,14 @@ class GradientStep:
         self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
         self._micro: dict[int, MicroSteps] = {}  # by number of parts
-        # Once traced: whether a push adds rows that Keras's optimizer takes alone, the variables that the step reads
-        # behind the update, and those of floating numbers that it changes and that are no moving averages.
-        self.adds_rows, self.reads, self.changes = False, list[str](), list[str]()
+        # Once traced: whether a push adds rows that Keras's optimizer takes alone, and the variables that the step
+        # reads behind the update.
+        self.adds_rows, self.reads, self._changes = False, list[str](), list[str]()
+
+    @property
+    def changes(self) -> list[str]:
+        """Names of variables of floating numbers whose changes servers add, once traced; see `summed`."""
+        return self._changes if self._local is None else self._local.changes
 
     @functools.cached_property
     def metric_states(self) -> list[SummedState]:
@@ -183,8 +198,7 @@ class GradientStep:
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if v.ref() in assigned]
         left = decays(self._averages, [others[i] for i in changed], assigned)
-        own = [self._others[i] for i in changed if others[i].dtype.is_floating and id(others[i]) not in self._averages]
-        self.changes = [str(getattr(v, "path", v.name)) for v in own]
+        self._changes = summed([self._others[i] for i in changed], self._averages)
         self._found = TracedGradient(present, changed, left)
         if is_loss_scaled(self._model.optimizer):  # the optimizer handles overflow itself
             finite = tf.constant(True)

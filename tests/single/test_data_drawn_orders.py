@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from client_shim.capture import orders
+from client_shim.capture import kept_orders, orders
 from client_shim.capture.data import FitValidation, capture_data
 from client_shim.capture.datasets import capture
 from client_shim.row_orders import RowOrders
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
 
 @pytest.fixture(autouse=True)
 def _counted():
-    with orders.counted():
+    with orders.counted(), kept_orders.seeded(None):
         yield
 
 
@@ -343,6 +343,22 @@ def test_rows_that_an_unseeded_shuffle_divides_are_the_same_ones_on_workers(blob
         (batch,) = labels(data, blobs, keras, epoch)
         assert set(batch) == own
     assert {int(y) for _, y in rows.skip(16)} == set(range(ROWS)) - own
+
+
+MADE_BEFORE = tf.data.Dataset.range(ROWS).shuffle(ROWS, reshuffle_each_iteration=False)
+
+
+def test_the_client_draws_rows_that_an_unseeded_shuffle_has_divided_before(blobs):
+    rows = MADE_BEFORE.map(lambda n: (tf.cast([n], tf.float32), n)).take(16).batch(16)
+    assert isinstance(capture_data("keras", blobs, rows).train, FeedData)
+
+
+def test_the_seed_of_a_run_determines_the_order_of_an_unseeded_shuffle():
+    def order(seed):
+        with kept_orders.seeded(seed):
+            return [int(n) for n in tf.data.Dataset.range(ROWS).shuffle(ROWS, reshuffle_each_iteration=False)]
+
+    assert order(3) == order(3) != order(None)
 
 
 def test_an_unseeded_shuffle_takes_its_seed_from_the_scripts_generator_where_it_has_one():

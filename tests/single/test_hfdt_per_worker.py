@@ -35,7 +35,7 @@ class Adversaries(keras.Sequential):
 
     def prepare(self, first, second):
         self.first, self.second = first, second
-        self.compile()
+        self.compile(keras.optimizers.LossScaleOptimizer(first))  # which Keras holds twice
 
 
 @pytest.mark.parametrize("steps", [None, 2])

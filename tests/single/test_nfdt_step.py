@@ -277,3 +277,29 @@ def test_variables_that_a_step_reads_behind_the_update_are_known():
     step = GradientStep(trainable := Trainable(named("keras"), model))
     step.trace(spec, ownerships(trainable, 1))
     assert [name.rpartition("/")[2] for name in step.reads] == ["kernel"]
+
+
+class Remembering(keras.layers.Layer):
+    """Holds the mean of the last batch, beside a count."""
+
+    def build(self, shape):
+        self.last = self.add_weight(shape=(), trainable=False, name="last")
+        self.count = self.add_weight(shape=(), dtype="int64", trainable=False, name="count", initializer="zeros")
+
+    def call(self, x):
+        self.last.assign(keras.ops.mean(x))
+        self.count.assign(self.count + 1)
+        return x
+
+
+@pytest.mark.parametrize("rule", ["asgd", "server_optimizer(local_steps=2)"])
+def test_variables_whose_changes_are_added_are_known(rule):
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.BatchNormalization(), Remembering(), keras.layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    spec = tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1)), None
+    named("keras").build(model, spec)
+    step = GradientStep(trainable := Trainable(named("keras"), model))
+    step.of(algorithms.make(rule)).trace(spec, ownerships(trainable, 1))
+    assert [name.rpartition("/")[2] for name in step.changes] == ["last"]

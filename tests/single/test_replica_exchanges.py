@@ -176,7 +176,7 @@ def test_a_push_updates_the_variables_that_it_has_gradients_of_whatever_rank_0s_
 
     (tf.function(step, autograph=False) if compiled else step)()
     assert not arriving and not answers and [w.numpy().tolist() for w in weights] == [[0.25], [1.0]]
-    exchanges.meet()
+    exchanges.serve_waiting()
     assert [a.tolist() for a in answers] == [[0.25, 0.0]] and [w.numpy().tolist() for w in weights] == [[0.25], [0.0]]
 
 

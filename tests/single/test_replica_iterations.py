@@ -48,7 +48,7 @@ class Rank0(RootGroup):
 
     def pushes(self):
         self._asked += 1
-        push = RankPush(1, {"optimizer": 0, "samples": 4}, np.ones(2, "float32"), self.answer)
+        push = RankPush(1, {"optimizer": 0, "samples": 4, "absent": []}, np.ones(2, "float32"), self.answer)
         return [push] * 2 if self._asked == 2 else []
 
     def answer(self, vector, header):

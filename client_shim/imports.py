@@ -33,7 +33,7 @@ def intercepted(fit: Fit, seed: int | None = None) -> Iterator[None]:
     `seed` determines the seeds of unseeded shuffles that keep one order.
     """
     with contextlib.ExitStack() as stack, at_imports() as when:
-        when("tensorflow", functools.partial(_count_orders, stack, seed))
+        when("tensorflow", functools.partial(_watch_shuffles, stack, seed))
         for module, cls in compat.TRAINERS.items():
             when(module, functools.partial(_patch, stack, cls, fit))
         for module, (cls, backend) in compat.OTHER_BACKENDS.items():
@@ -65,7 +65,7 @@ def _check_first(stack: contextlib.ExitStack, check: Callable[[str], None], cls:
     replace(stack, owner, name, patched)
 
 
-def _count_orders(stack: contextlib.ExitStack, seed: int | None, _: Any) -> None:
+def _watch_shuffles(stack: contextlib.ExitStack, seed: int | None, _: Any) -> None:
     from client_shim.capture import kept_orders, orders
 
     stack.enter_context(orders.counted())

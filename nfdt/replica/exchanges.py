@@ -183,9 +183,8 @@ class OptimizerExchanges:
 
     def serve(self, push: RankPush) -> None:
         """Serve a push that arrives while rank 0 waits outside its own steps."""
-        before, self.applying = self.applying, True
         waiting = [push]
-        try:
+        with self._serving():
             while waiting:
                 push = waiting.pop(0)
                 if "session" in push.header:
@@ -193,17 +192,21 @@ class OptimizerExchanges:
                 else:
                     self._serve_one(push)
                 waiting, self._arrived = [*waiting, *self._arrived], []  # pushes that arrived in between
-        finally:
-            self.applying = before
 
     def serve_waiting(self) -> None:
         """Serve the pushes that no step of rank 0 took, because it has gradients of other variables than they have."""
         served = [push for push in self._arrived if push.header.get("optimizer") in self._known]
         self._arrived = [push for push in self._arrived if push.header.get("optimizer") not in self._known]
-        before, self.applying = self.applying, True
-        try:
+        with self._serving():
             for push in served:
                 self._serve_one(push)
+
+    @contextlib.contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Within the context, rank 0 applies pushes by the optimizers' own updates."""
+        before, self.applying = self.applying, True
+        try:
+            yield
         finally:
             self.applying = before
 

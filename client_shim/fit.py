@@ -248,12 +248,28 @@ def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps:
     if fit_checkpoints is not None:
         fit_checkpoints.prepare()
         own["initial_epoch"], own["epochs"] = fit_checkpoints.first, fit_checkpoints.last
+    own["epochs"] = min(own["epochs"], _end_of_data(fit))
     own["validation_data"] = fit.captured.validation_data
     own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
     evaluate = validation.evaluate if fit.job.validation is None else evaluate_remotely(call, remote, stepwise)
     x = _virtual(steps if stepwise else 1)
     with replaced(fit, remote, stepwise, evaluate):
         return call.original(model, x=x, verbose=0, callbacks=callbacks, shuffle=False, **own)
+
+
+def _end_of_data(fit: CapturedFit) -> int:
+    """Return the epoch before which training ends for want of data, as tf_keras ends it; `epochs` where they suffice."""
+    call, data = fit.call, fit.captured.train
+    epochs: int = call.arguments["epochs"]
+    if call.flavor.name != "tf_keras" or not isinstance(data, GraphData) or data.cardinality < 0:
+        return epochs
+    steps = call.steps_per_epoch
+    if steps in (0, data.cardinality):  # each epoch is a pass
+        return epochs
+    end = (call.arguments["initial_epoch"] or 0) + data.cardinality // steps + 1
+    if end < epochs:
+        fit.run.reporters.note(f"the data end in epoch {end}: tf_keras trains no further one; repeat() gives more data")
+    return min(epochs, end)
 
 
 # Arguments that Keras's own loop receives as the script gave them; the others concern training data.

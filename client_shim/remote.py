@@ -125,8 +125,7 @@ class Remote:
         """
         logs: dict[str, Any] | None = None
         for _ in range(count):
-            done = None if self._ended else self._train_step()
-            if done is None:
+            if self._ended or (done := self._train_step()) is None:
                 break
             logs = done
         if logs is None:
@@ -180,8 +179,10 @@ class Remote:
 
     def _logs(self, done: pb.StepEnd | pb.EpochEnd | pb.Evaluated) -> dict[str, Any]:
         """Return the logs. Results of metrics that are not one number are computed by Keras from their states."""
-        logs = {name: done.logs[name] for name in done.log_names}
         flavor, model = self._trainable.flavor, self._trainable.model
+        if flavor.name == "tf_keras" and not done.log_names:
+            return numbers(model.get_metrics_result())  # of an epoch without a step
+        logs = {name: done.logs[name] for name in done.log_names}
         if self._vectors is None:
             own = is_of_keras(flavor, model, "train_step")
             self._vectors = [k for k, v in model.get_metrics_result().items() if own and k not in logs and np.ndim(v)]
@@ -270,14 +271,14 @@ class Remote:
 
     def _take_commit(self, commit: pb.Commit) -> None:
         refs = [commit.state.model, commit.state.optimizer, commit.metrics, commit.rank_metrics]
-        if self._fit_checkpoints is not None:
-            groups = [self._blobs.get_arrays(ref) for ref in refs if ref.id]
-            self._fit_checkpoints.committed(commit, groups)
+        groups = [self._blobs.get_arrays(ref) for ref in refs if ref.id]
         for ref in refs:
             self._blobs.drop(ref)
-        if self._fit_checkpoints is not None and self._suspends:
-            self._fit_checkpoints.wait()
-            self._preemption.check()
+        if self._fit_checkpoints is not None:
+            self._fit_checkpoints.committed(commit, groups)
+            if self._suspends:
+                self._fit_checkpoints.wait()
+                self._preemption.check()
 
 
 def _failure(failed: pb.Failed) -> Exception:

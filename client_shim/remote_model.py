@@ -23,7 +23,7 @@ _REPLACED = ("train_function", "make_train_function", "evaluate")
 @contextlib.contextmanager
 def replaced(fit: CapturedFit, remote: Remote, stepwise: bool, evaluate: Callable[..., Any]) -> Iterator[None]:
     """Within the context, the model trains on the engine, and `evaluate` takes the place of its own."""
-    call, model = fit.call, fit.call.model
+    call, model, feed = fit.call, fit.call.model, fit.captured.feed
     count = call.flavor.steps_per_execution(model)
 
     def train_function(iterator: Any) -> dict[str, float]:
@@ -31,7 +31,9 @@ def replaced(fit: CapturedFit, remote: Remote, stepwise: bool, evaluate: Callabl
             return remote.train_steps(count)
         if model.stop_training:
             raise UserError(f"{_STOPPED}. Received: fit at {where()}")
-        return remote.train_epoch()
+        logs = remote.train_epoch()
+        model.stop_training = model.stop_training or (feed is not None and feed.ran_out())
+        return logs
 
     def make_train_function(force: bool = False) -> Callable[..., Any]:
         if force:  # Keras would trace the step anew, with what a callback has changed

@@ -28,12 +28,14 @@ class FeedPlan:
         steps: Steps of an epoch; None while unknown.
         draw_ahead: Draws and discards the batches that an undivided `fit` or validation has prefetched at its end, so
             that the generator is at the same position when the next one begins.
+        ran_out: Returns whether the data have ended within an epoch, after which tf_keras trains no further one.
     """
 
     epochs: Epochs
     spec: Any
     steps: int | None
     draw_ahead: Callable[[], None]
+    ran_out: Callable[[], bool] = lambda: False
 
     def skip(self, last: int) -> None:
         """Draw and drop the batches of the epochs before `last`, which an earlier run has trained."""
@@ -156,7 +158,8 @@ def _of_data_handler(loop: Any) -> FeedPlan:
     def draw_ahead() -> None:
         _draw(iterators[0], ahead)
 
-    return FeedPlan(epochs, loop._dataset.element_spec, loop.inferred_steps, draw_ahead)
+    spec, steps = loop._dataset.element_spec, loop.inferred_steps
+    return FeedPlan(epochs, spec, steps, draw_ahead, lambda: loop._insufficient_data)
 
 
 class _MadeWhenRead:

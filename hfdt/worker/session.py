@@ -219,7 +219,7 @@ class RankProgram:
                     if logs or not done:
                         return logs
                 except ValueError as error:  # tf_keras's, where Keras 3 returns none
-                    if not done or "Empty logs" not in str(error):
+                    if not (done or self._learned) or "Empty logs" not in str(error):
                         raise
                 # The length was unknown, and the commit came after the last step.
                 return numbers(self.peek(self.trainable.model.get_metrics_result())[0])

@@ -28,8 +28,8 @@ from fdt.shm_reaper import outlive
 
 def follow(package: str) -> None:
     """Run the script of this process's RankConfig to its end, as a rank of the engine's `package`."""
-    if sys.path and sys.path[0] in ("", "/", os.getcwd()):
-        del sys.path[0]  # added by `python -m`
+    if sys.path and sys.path[-1] in ("", "/", os.getcwd()):
+        del sys.path[-1]  # added by `python -m` (fdt/__init__.py)
     shield()
     task, process_group = _come()
     part = InstalledRank(task.options)

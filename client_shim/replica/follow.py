@@ -11,6 +11,7 @@ from pathlib import Path
 
 from client_shim.replica import remote_ranks
 from client_shim.replica.agreement import agreed
+from client_shim.replica.file_order import ordered_files
 from client_shim.replica.rank import ASYNCHRONOUS, InstalledRank, RankConfig
 from client_shim.replica.run import wait_for_end
 from client_shim.replica.scratch import diverted, real_paths
@@ -39,6 +40,7 @@ def follow(package: str) -> None:
             quiet_import(),
             diverted(Path(task.scratch), Path(task.directory)),
             agreed(process_group, task.seed, clocks=ASYNCHRONOUS not in task.options),
+            ordered_files(process_group, task.temporary, task.scratch, part.in_line),
         ):
             with part.installed(package, process_group, task.options):
                 with recorded(rank=task.rank, agrees=True):

@@ -310,6 +310,23 @@ def test_a_port_in_use_is_said_before_any_worker_starts(server, tmp_path):
     assert not engines
 
 
+def test_a_socket_at_which_a_server_listens_stays_its_own_and_a_dead_servers_is_replaced(tmp_path):
+    import socket
+
+    from fdt.service.transport import bind, new_server, stop_server
+
+    path, second = str(tmp_path / "pool"), new_server("token")
+    with socket.socket(socket.AF_UNIX) as first:
+        first.bind(path)
+        first.listen()
+        with pytest.raises(UserError, match=f"listens at this address already. Received: unix:{path}"):
+            bind(second, f"unix:{path}")
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(path)
+    assert bind(second, f"unix:{path}") == f"unix:{path}"
+    stop_server(second)
+
+
 @pytest.mark.parametrize(
     ("given", "address"),
     [(("127.0.0.1", 0, None), "127.0.0.1:0"), (("::1", 5, None), "[::1]:5"), (("", 0, "/tmp/x"), "unix:/tmp/x")],

@@ -192,6 +192,13 @@ def test_a_log_dir_that_cannot_be_is_one_line(go, tmp_path):
         go(lambda client, reporters: 0, log_dir=tmp_path / "file" / "logs")
 
 
+@pytest.mark.parametrize("directory", ["file/events", "/proc"])  # which exists, and cannot be written by root either
+def test_event_files_that_cannot_be_are_one_line_before_the_script_runs(go, tmp_path, directory):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--tensorboard cannot be written"):
+        go(lambda client, reporters: pytest.fail("the script ran"), tensorboard=tmp_path / directory)
+
+
 def test_sigterm_ends_the_run_in_order(go, engines):
     def script(client, reporters):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -181,9 +181,12 @@ class DetachedRun:
 
 
 def home() -> Path:
-    """Return the directory of this user's runs, which is made with the first run."""
+    """Return the directory of this user's runs, made with the first run. Raises UserError without a home directory."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "hfdt" / "runs"
+    try:
+        return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "hfdt" / "runs"
+    except RuntimeError:  # no HOME, and no entry in the password database
+        raise UserError("this user has no home directory: set XDG_STATE_HOME to a directory") from None
 
 
 def stem(script: str) -> str:

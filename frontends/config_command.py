@@ -35,7 +35,7 @@ def config_command(typed: Sequence[str], profile: str | None, as_json: bool) -> 
 
     The command line overrides the environment, which overrides hfdt.toml or [tool.hfdt] of pyproject.toml. A default
     holds where none of them sets the option.
-    COMMAND is run, verify, inspect, serve or simulate.  [default: run]
+    COMMAND is run, verify, inspect, serve, queue or simulate.  [default: run]
     """
     parent = click.get_current_context().parent
     assert parent is not None

@@ -77,9 +77,7 @@ class HfdtSessions(SessionRuns):
         """Return a context in which sessions train so."""
         return patches.installed(self)
 
-    def rank_0s(self, what: str, value: Any) -> Any:
-        """Return rank 0's value."""
-        return self._rank_0s(what, value)
+    rank_0s = SessionRuns._rank_0s
 
     def _is_training(self, session: Any, plan: FetchPlan) -> bool:
         return bool(plan.taken)

@@ -83,9 +83,6 @@ def _pool(address: str, token_file: Path | None, tls: dict[str, Path | None]) ->
         yield call
 
 
-COLUMNS = ("JOB", "USER", "STATE", "PRIORITY", "SLOTS", "TIME", "REASON", "NAME")
-
-
 def _show(queue: Any) -> None:
     from fdt.report import duration, quantity
 
@@ -94,7 +91,8 @@ def _show(queue: Any) -> None:
         for job in queue.jobs
     ]
     if rows:
-        print_table([COLUMNS, *(list(map(str, row)) for row in rows)])
+        titles = ("JOB", "USER", "STATE", "PRIORITY", "SLOTS", "TIME", "REASON", "NAME")
+        print_table([titles, *(list(map(str, row)) for row in rows)])
     click.echo(f"{queue.free} of {quantity(queue.slots, 'slot')} {'is' if queue.free == 1 else 'are'} free")
 
 

@@ -12,6 +12,7 @@ from client_shim.replica.steps import where
 from fdt.compat.tensorflow import func_graph, polymorphic_function, resource_variable_ops
 from fdt.errors import WorkerError
 from fdt.patches import Patch
+from fdt.typing import Array
 from replica.exchange import GroupedExchange
 from replica.graph.flatten import function_graph, functions_of
 from replica.placement import PARTIAL
@@ -43,7 +44,7 @@ class ReplicatedVariables:
     def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None], samples: SampleCount) -> None:
         self._exchange, self._stepped, self._samples = exchange, stepped, samples
         self.count = StepCount(samples, self._begin_step)
-        self._made: list[weakref.ref[Any]] = []
+        self._made: list[tuple[weakref.ref[Any], Array]] = []  # each with zeros of its shape, which take no memory
         # by the id of a trainable variable's handle: the handle, and the index in `_made`
         self._by_handle: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._where: dict[int, str] = {}
@@ -80,7 +81,7 @@ class ReplicatedVariables:
 
     def made(self, variable: Any) -> None:
         """Assign rank 0's value to a new variable, and register it."""
-        if self._made and self._made[-1]() is variable:  # the initializer of one class has called the other's
+        if self._made and self._made[-1][0]() is variable:  # the initializer of one class has called the other's
             return
         with unrecorded():
             value = variable.read_value().numpy()
@@ -89,7 +90,7 @@ class ReplicatedVariables:
                 variable.assign(tf.constant(first, variable.dtype))
         if variable.trainable:
             self._by_handle[id(variable.handle)] = weakref.ref(variable.handle), len(self._made)
-        self._made.append(weakref.ref(variable))
+        self._made.append((weakref.ref(variable), np.broadcast_to(np.zeros((), value.dtype), value.shape)))
 
     def begin_training(self) -> None:
         """Note that a gradient is computed, or traced: assignments of variables may be steps from now on."""
@@ -143,11 +144,13 @@ class ReplicatedVariables:
                 self._settle(int(place))
 
     def _settle(self, place: int) -> None:
-        variable = self._made[place]()
-        value = np.zeros(0) if variable is None else variable.read_value().numpy()
+        reference, zeros = self._made[place]
+        variable = reference()  # None: this rank has collected it, and others differ
+        value = zeros if variable is None else variable.read_value().numpy()
         first = self._exchange.rank_0s("variable", [np.asarray(value)])[0]
         scale = float(np.linalg.norm(np.ravel(first).astype(np.float64))) or 1.0
         off = float(np.linalg.norm(np.ravel(first).astype(np.float64) - np.ravel(value).astype(np.float64))) / scale
+        off *= variable is not None
         worst = float(self._exchange.replicated("difference", [np.asarray(off)], [PARTIAL])[0])
         if not worst <= _ROUNDING:
             name = getattr(variable, "name", "?")
@@ -159,7 +162,7 @@ class ReplicatedVariables:
 
     def _all(self) -> Iterator[Any]:
         """Yield every variable, None for a collected one: ranks collect garbage at different times."""
-        return (reference() for reference in self._made)
+        return (reference() for reference, _ in self._made)
 
 
 def _checksum(variable: Any) -> int:

@@ -208,3 +208,17 @@ def test_a_variable_that_one_rank_has_collected_is_no_difference():
         return True
 
     assert all(on_each(work))
+
+
+def test_what_rounding_has_moved_is_set_where_another_rank_has_collected_the_variable():
+    def work(rank, variables):
+        kernel = tf.Variable([1.0, 2.0])
+        variables.made(kernel)
+        kernel.assign_add([1e-6 * (rank == 1), 0.0])
+        values = kernel.numpy
+        if rank == 2:
+            del kernel, values
+        variables.check()
+        return values().tolist() if rank < 2 else [1.0, 2.0]
+
+    assert on_each(work, 3) == [[1.0, 2.0]] * 3

@@ -113,10 +113,18 @@ class FitCheckpoints:
         history = given[0] if given else self._call.flavor.keras.callbacks.History()
         for callback in [*self._callbacks, history]:
             callback.set_model(self._call.model)
+            callback.set_params(self._params())
         self._restore(history)
         self._call.model.history = history
         self._note(f"fit {self.number} has ended before and is not trained again")
         return history
+
+    def _params(self) -> Any:
+        """Return what callbacks had as `params`; the call's arguments where an older checkpoint has none."""
+        if self.saved is not None and "params" in self.saved.header:
+            return self.saved.plain("params")
+        given = self._call.arguments
+        return {"verbose": given["verbose"], "epochs": given["epochs"], "steps": self._call.steps_per_epoch or None}
 
     def prepare(self) -> None:
         """Prepare files that callbacks continue to write, before their first hook would start them anew."""
@@ -264,6 +272,7 @@ class FitCheckpoints:
         groups = (self._trainable.model_arrays(), self._trainable.optimizer_arrays(), self._trainable.metric_arrays())
         arrays = [array for group in groups for array in group]
         history, strange = callback_state.numbers(self._call.model.history.history)
+        params = self._call.model.history.params
         header = {
             "epoch": epoch,
             "done": done,
@@ -272,6 +281,7 @@ class FitCheckpoints:
             "seed": self.seed,
             "counts": [len(group) for group in groups],
             "history": plain.encode(history, arrays),
+            "params": plain.encode({name: params[name] for name in ("verbose", "epochs", "steps")}, arrays),
             "epochs": plain.encode(list(self._call.model.history.epoch), arrays),
             "random": plain.encode(randomness.states(), arrays),
         }

@@ -184,6 +184,22 @@ def test_a_file_of_more_than_this_fit_keeps_its_rows(keras, client, tmp_path, at
     assert [line.split(",")[0] for line in found.removeprefix(before).splitlines()] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_callbacks_of_a_finished_fit_have_its_params(keras, client, tmp_path, older):
+    directory, callback = begun(tmp_path), keras.callbacks.Callback()
+    with training(client, directory):
+        expected = one_fit(keras).params
+    assert expected["epochs"] == 4
+    again = RunDir.open(directory.directory, "hfdt")
+    if older:
+        (header, arrays), _ = again.load(1, Saved.check)
+        del header["params"]
+        again.finish(1, header, arrays)
+        expected = {"verbose": 0, "epochs": 4, "steps": None}
+    with training(client, again):
+        assert one_fit(keras, callback).params == callback.params == expected
+
+
 def test_what_a_callback_is_made_with_is_the_scripts_and_what_it_learnt_is_the_runs(keras, client, tmp_path):
     def stopping(patience):
         made = keras.callbacks.EarlyStopping(monitor="loss", patience=patience, min_delta=1000)
@@ -457,7 +473,9 @@ def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("drawn_here", [True, False])
 def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_here):
-    model = SimpleNamespace(history=SimpleNamespace(history={}, epoch=[]), stop_training=False, _initial_epoch=None)
+    params = {"verbose": 0, "epochs": 4, "steps": 3}
+    history = SimpleNamespace(history={}, epoch=[], params=params)
+    model = SimpleNamespace(history=history, stop_training=False, _initial_epoch=None)
     call = SimpleNamespace(callbacks=[], arguments={"epochs": 4}, model=model)
     none = types.SimpleNamespace(
         **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},

@@ -38,6 +38,8 @@ def _encoded(value: Any, arrays: list[Array]) -> Any:
         return value
     if isinstance(value, (np.ndarray, np.generic)):
         return _array("number" if isinstance(value, np.generic) else "array", np.asarray(value), arrays)
+    if type(value) is deque and value.maxlen is not None:
+        return {"bounded_deque": [value.maxlen, *(_encoded(item, arrays) for item in value)]}
     for name, kind in _KINDS.items():
         if type(value) is kind:
             return {name: [_encoded(item, arrays) for item in value]}
@@ -59,6 +61,8 @@ def decode(encoded: Any, arrays: list[Array]) -> Any:
         return {decode(k, arrays): decode(v, arrays) for k, v in inner}
     if name == "function":
         return _function(*inner)
+    if name == "bounded_deque":
+        return deque((decode(item, arrays) for item in inner[1:]), inner[0])
     if name in _KINDS:
         return _KINDS[name](decode(item, arrays) for item in inner)
     array = np.array(arrays[inner])
@@ -153,7 +157,8 @@ def _moved(encoded: Any, by: int) -> Any:
 
 def _put(obj: Any, name: str, value: Any) -> None:
     current = vars(obj).get(name)
-    if type(current) is not type(value) or current is value:
+    bound = getattr(value, "maxlen", None)  # of a deque; older checkpoints have none
+    if type(current) is not type(value) or current is value or bound not in (None, getattr(current, "maxlen", None)):
         setattr(obj, name, value)
     elif isinstance(current, (list, deque)):
         current.clear()

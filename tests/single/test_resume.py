@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import types
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -579,3 +580,24 @@ def test_plain_values_come_back_into_the_lists_that_the_script_holds():
     for value in (table, lost):
         with pytest.raises(plain.NotPlain):
             plain.encode(value, [])
+
+
+def test_a_deque_comes_back_with_its_length():
+    last = deque([np.ones(2), np.zeros(2)], maxlen=2)
+    obj = SimpleNamespace(
+        grid=np.eye(2), windows={"a": deque([1, 2], maxlen=2)}, last=last, mine=deque([3], 1), all=deque([4])
+    )
+    arrays = []
+    encoded, others = plain.attributes(obj, arrays, {})
+    again = SimpleNamespace(last=None, mine=deque(maxlen=1), all=deque([5]))
+    mine, every = again.mine, again.all
+    plain.put_back(again, encoded, arrays)
+    assert others == [] and again.mine is mine and again.all is every
+    lengths = again.windows["a"].maxlen, again.last.maxlen, again.mine.maxlen, again.all.maxlen
+    assert lengths == (2, 2, 1, None)
+    np.testing.assert_array_equal(list(again.last), [np.ones(2), np.zeros(2)])
+    plain.put_back(again, {"mine": {"deque": [6, 7]}}, [])
+    assert again.mine is mine and mine == deque([7], 1), "an older checkpoint has no length"
+    again.all = deque()
+    plain.put_back(again, {"all": {"bounded_deque": [1, 8]}}, [])
+    assert again.all.maxlen == 1, "the first hook, which a finished fit does not call, makes it bounded"

@@ -129,7 +129,7 @@ class FitCheckpoints:
     def prepare(self) -> None:
         """Prepare files that callbacks continue to write, before their first hook would start them anew."""
         for callback, encoded in self._saved_of_callbacks():
-            if type(callback).__name__ == callback_state.CSV_LOGGER and hasattr(callback, "append"):
+            if callback_state.is_csv_logger(callback) and hasattr(callback, "append"):
                 callback_state.continue_csv(callback, encoded)
 
     def expect_commits(self) -> None:
@@ -161,8 +161,8 @@ class FitCheckpoints:
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
         for callback, encoded in self._saved_of_callbacks():
-            if type(callback).__name__ != callback_state.CSV_LOGGER:
-                plain.put_back(callback, encoded, self.saved.arrays)
+            logger = callback_state.is_csv_logger(callback)
+            plain.put_back(callback, callback_state.without_file(encoded) if logger else encoded, self.saved.arrays)
         self._call.model.stop_training = self.saved.stopped
         if not draws:
             randomness.restore(self.saved.plain("random"))

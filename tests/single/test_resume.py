@@ -141,6 +141,19 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(keras, client, tmp_path):
     assert expected[0][4] == 2, "EarlyStopping counted over the interruption, and put the first epoch's weights back"
 
 
+def checkpoints_of(*callbacks, data=None):
+    """Return the checkpoints of a `fit` of a model without variables."""
+    params = {"verbose": 0, "epochs": 4, "steps": 3}
+    history = SimpleNamespace(history={}, epoch=[], params=params)
+    model = SimpleNamespace(history=history, stop_training=False, _initial_epoch=None)
+    call = SimpleNamespace(callbacks=list(callbacks), arguments={"epochs": 4}, model=model)
+    none = types.SimpleNamespace(
+        **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
+        **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
+    )
+    return FitCheckpoints(None, 1, call, data, none, print)
+
+
 def one_fit(keras, *callbacks, breaks_at=None):
     def breaks(epoch, logs):
         if epoch == breaks_at:
@@ -183,6 +196,37 @@ def test_a_file_of_more_than_this_fit_keeps_its_rows(keras, client, tmp_path, at
     found = file.read_text()
     assert found.startswith(before)
     assert [line.split(",")[0] for line in found.removeprefix(before).splitlines()] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_a_csv_loggers_file_continues(keras, tmp_path, derived):
+    """Without a run: the states of a logger that has written two rows, and of the script's second one."""
+
+    class Derived(keras.callbacks.CSVLogger):
+        rows = 0
+
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self.rows += 1
+
+    kind, file = Derived if derived else keras.callbacks.CSVLogger, tmp_path / "rows.csv"
+    before, again = kind(str(file)), kind(str(file))
+    checkpoints = checkpoints_of(before)
+    before.on_train_begin()
+    before.on_epoch_end(0, {"loss": 5.0})
+    header, arrays = checkpoints._taken(1, False)
+    assert header["left_out"] == [], "Keras opens and closes the file"
+    before.on_epoch_end(1, {"loss": 6.0})
+    before.csv_file.close()
+    checkpoints = checkpoints_of(again)
+    checkpoints.saved = Saved(header, arrays)
+    checkpoints.prepare()
+    again.on_train_begin()
+    checkpoints.begun()
+    again.on_epoch_end(1, {"loss": 7.0})
+    again.on_train_end()
+    assert [line.rpartition(",")[0] for line in file.read_text().splitlines()] == ["epoch,loss", "0,5.0", "1,7.0"]
+    assert getattr(again, "rows", 2) == 2
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -474,15 +518,7 @@ def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("drawn_here", [True, False])
 def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_here):
-    params = {"verbose": 0, "epochs": 4, "steps": 3}
-    history = SimpleNamespace(history={}, epoch=[], params=params)
-    model = SimpleNamespace(history=history, stop_training=False, _initial_epoch=None)
-    call = SimpleNamespace(callbacks=[], arguments={"epochs": 4}, model=model)
-    none = types.SimpleNamespace(
-        **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
-        **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
-    )
-    checkpoints = FitCheckpoints(None, 1, call, FeedData("training", 3) if drawn_here else None, none, print)
+    checkpoints = checkpoints_of(data=FeedData("training", 3) if drawn_here else None)
     np.random.seed(5)
     checkpoints.saved = Saved(*checkpoints._taken(2, False))
     order = np.random.permutation(9)  # by a feed that shuffles, before the script's callbacks see the beginning

@@ -53,6 +53,7 @@ class FitCheckpoints:
         self._data = data
         self._callbacks = callback_state.own(call.callbacks)
         self._sums = [plain.sums(callback) for callback in self._callbacks]
+        self._appending: list[tuple[Any, bool, bool]] = []  # CSVLoggers, the script's append and append_header
         self._writing: Thread | None = None
         self._warned = False
         self._midst: Saved | None = None  # a commit within the first epoch to train
@@ -130,6 +131,7 @@ class FitCheckpoints:
         """Prepare files that callbacks continue to write, before their first hook would start them anew."""
         for callback, encoded in self._saved_of_callbacks():
             if callback_state.is_csv_logger(callback) and hasattr(callback, "append"):
+                self._appending.append((callback, callback.append, callback.append_header))
                 callback_state.continue_csv(callback, encoded)
 
     def expect_commits(self) -> None:
@@ -141,6 +143,8 @@ class FitCheckpoints:
         self._sums = [
             callback_state.both(sums, plain.sums(each)) for each, sums in zip(self._callbacks, self._sums, strict=True)
         ]
+        for logger, append, _ in self._appending:
+            logger.append = append
         if self.saved is None:
             if self._commits:
                 self._save(self.first, done=False)  # the base of a resumption within the epoch
@@ -236,6 +240,8 @@ class FitCheckpoints:
             self._writing.join()
 
     def _save(self, epoch: int, *, done: bool) -> None:
+        for logger, _, header_first in self._appending:
+            logger.append_header = header_first  # of the script's next `fit`; this one has written its first row
         header, arrays = self._taken(epoch, done)
 
         def write() -> None:

@@ -199,7 +199,7 @@ def test_a_file_of_more_than_this_fit_keeps_its_rows(keras, client, tmp_path, at
 
 
 @pytest.mark.parametrize("derived", [False, True])
-def test_a_csv_loggers_file_continues(keras, tmp_path, derived):
+def test_a_csv_loggers_file_continues(keras, tmp_path, monkeypatch, derived):
     """Without a run: the states of a logger that has written two rows, and of the script's second one."""
 
     class Derived(keras.callbacks.CSVLogger):
@@ -225,6 +225,10 @@ def test_a_csv_loggers_file_continues(keras, tmp_path, derived):
     checkpoints.begun()
     again.on_epoch_end(1, {"loss": 7.0})
     again.on_train_end()
+    assert not again.append, "the script's next `fit` begins the file anew, with a header"
+    monkeypatch.setattr(checkpoints, "_write", lambda write: None)
+    checkpoints.epoch_over(1)
+    assert again.append_header
     assert [line.rpartition(",")[0] for line in file.read_text().splitlines()] == ["epoch,loss", "0,5.0", "1,7.0"]
     assert getattr(again, "rows", 2) == 2
 

@@ -1,10 +1,13 @@
-"""The global random generators of Python, NumPy and TensorFlow: their seeds and their states."""
+"""The global random generators of Python, NumPy, TensorFlow and Keras 3: their seeds and their states."""
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
 import wrapt
+
+from fdt import compat
 
 
 def seed_all(seed: int) -> None:
@@ -21,15 +24,19 @@ def seed_all(seed: int) -> None:
 def states() -> dict[str, Any]:
     """Return the states as plain values (client_shim/resume/plain.py)."""
     tensorflow = _tensorflows()
+    keras = compat.of("keras").seed_generator() if "keras" in sys.modules else None
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
         "tensorflow": None if tensorflow is None else tensorflow.getstate(),
+        "keras": None if keras is None else keras.state.numpy(),
     }
 
 
 def restore(saved: dict[str, Any]) -> None:
     """Set the generators to the states that `states` returned."""
+    if "keras" in sys.modules and saved.get("keras") is not None:  # older checkpoints have none
+        compat.of("keras").global_seed_generator().state.assign(saved["keras"])  # it may draw its seed from `random`
     random.setstate(saved["python"])
     np.random.set_state(saved["numpy"])
     tensorflow = _tensorflows()

@@ -16,7 +16,7 @@ import pytest
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.job import _first_epoch
-from client_shim.resume import plain
+from client_shim.resume import plain, randomness
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.resume.saved import Saved, differs
 from client_shim.state import ScriptRun, Settings
@@ -528,6 +528,25 @@ def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_her
     order = np.random.permutation(9)  # by a feed that shuffles, before the script's callbacks see the beginning
     checkpoints.begun()
     assert (np.random.permutation(9) == order).all() != drawn_here, "no epoch has the order of another"
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_keras_random_continues_and_takes_nothing_from_pythons_generator(exists):
+    keras = importlib.import_module("keras")
+    keras.utils.set_random_seed(1)
+    assert randomness.states()["keras"] is None
+    keras.random.normal([2])
+    arrays = []
+    saved = plain.encode(randomness.states(), arrays)
+    expected = random.random(), keras.random.normal([2]).numpy().tolist()
+    keras.utils.set_random_seed(2)  # as in a process that has not drawn
+    if exists:
+        keras.random.normal([2])
+    randomness.restore(plain.decode(saved, arrays))
+    assert (random.random(), keras.random.normal([2]).numpy().tolist()) == expected
+    restored = plain.decode(saved, arrays)
+    del restored["keras"]
+    randomness.restore(restored)  # of an older checkpoint
 
 
 def test_a_finished_fit_draws_its_batches_again_for_the_next_one(keras, client, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import os
 import random
 import resource
 import types
-from collections import deque
+from collections import Counter, deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -660,3 +660,29 @@ def test_a_deque_comes_back_with_its_length():
     again.all = deque()
     plain.put_back(again, {"all": {"bounded_deque": [1, 8]}}, [])
     assert again.all.maxlen == 1, "the first hook, which a finished fit does not call, makes it bounded"
+
+
+def test_lists_of_a_class_come_back_into_the_class():
+    class Mixed:
+        seen, table = set(), {"a": 1}
+
+    class Own(importlib.import_module("keras").callbacks.Callback, Mixed):
+        best, grid, names, odd = [], np.zeros(2), ["constant"], Counter()
+
+    obj, arrays = Own(), []
+    known = plain.sums(obj)
+    best, seen, grid = Own.best, Mixed.seen, Own.grid
+    obj.best += [5]
+    obj.seen.add(6)
+    obj.grid[:] = 7
+    obj.table = {"of": "the object"}
+    encoded, others = plain.attributes(obj, arrays, known)
+    assert encoded.keys() == {"Own.best", "Mixed.seen", "Own.grid", "table"} and others == ["Own.odd"]
+    best.clear(), seen.clear(), grid.fill(0)
+    again = Own()
+    plain.put_back(again, encoded, arrays)
+    assert (best, seen, grid.tolist()) == ([5], {6}, [7, 7])
+    assert Own.best is best and Mixed.seen is seen and Own.grid is grid
+    assert again.table == {"of": "the object"} and Mixed.table == {"a": 1}
+    plain.put_back(again, {"Gone.best": 1, "Own.gone": 2}, [])  # of another class, which the changed script had
+    assert vars(again).keys() | {"best"} == vars(obj).keys() and not hasattr(Own, "gone")

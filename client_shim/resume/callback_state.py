@@ -84,10 +84,16 @@ def _size(logger: Any) -> int | None:
         return None
 
 
-def continue_csv(logger: Any, saved: dict[str, Any]) -> None:
-    """Make `logger` append, and cut its file at its size in the checkpoint, as later rows are written again."""
+def continue_csv(logger: Any, saved: dict[str, Any]) -> tuple[Any, bool, bool]:
+    """Make `logger` append, and cut its file at its size in the checkpoint, as later rows are written again.
+
+    Returns:
+        The logger, the script's `append` and `append_header`.
+    """
+    script = logger, logger.append, logger.append_header
     logger.append = True
     size = saved.get(_OF_ITS_FILE[0], saved.get("size"))  # "size": of older checkpoints
     with contextlib.suppress(OSError):
         if isinstance(size, int) and os.stat(logger.filename).st_size > size:
             os.truncate(logger.filename, size)
+    return script

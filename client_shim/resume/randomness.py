@@ -2,12 +2,16 @@
 
 import random
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import wrapt
 
+from client_shim.resume import plain
 from fdt import compat
+
+GENERATORS = ("python", "numpy", "tensorflow", "keras")
 
 
 def seed_all(seed: int) -> None:
@@ -33,14 +37,20 @@ def states() -> dict[str, Any]:
     }
 
 
+def sums() -> dict[str, int]:
+    """Return checksums of the states."""
+    return plain.sums(SimpleNamespace(**states()))
+
+
 def restore(saved: dict[str, Any]) -> None:
-    """Set the generators to the states that `states` returned."""
+    """Set the generators to those of the states that `states` returned which are in `saved`."""
+    python, numpy = saved.get("python", random.getstate()), saved.get("numpy", np.random.get_state())
     if "keras" in sys.modules and saved.get("keras") is not None:  # older checkpoints have none
         compat.of("keras").global_seed_generator().state.assign(saved["keras"])  # it may draw its seed from `random`
-    random.setstate(saved["python"])
-    np.random.set_state(saved["numpy"])
+    random.setstate(python)
+    np.random.set_state(numpy)
     tensorflow = _tensorflows()
-    if tensorflow is not None and saved["tensorflow"] is not None:
+    if tensorflow is not None and saved.get("tensorflow") is not None:
         tensorflow.setstate(saved["tensorflow"])
 
 

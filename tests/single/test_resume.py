@@ -146,7 +146,7 @@ def checkpoints_of(*callbacks, data=None):
     params = {"verbose": 0, "epochs": 4, "steps": 3}
     history = SimpleNamespace(history={}, epoch=[], params=params)
     model = SimpleNamespace(history=history, stop_training=False, _initial_epoch=None)
-    call = SimpleNamespace(callbacks=list(callbacks), arguments={"epochs": 4}, model=model)
+    call = SimpleNamespace(callbacks=list(callbacks), arguments={"epochs": 4, "initial_epoch": 0}, model=model)
     none = types.SimpleNamespace(
         **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
         **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
@@ -220,7 +220,7 @@ def test_a_csv_loggers_file_continues(keras, tmp_path, monkeypatch, derived):
     before.csv_file.close()
     checkpoints = checkpoints_of(again)
     checkpoints.saved = Saved(header, arrays)
-    checkpoints.prepare()
+    checkpoints.prepare(None)
     again.on_train_begin()
     checkpoints.begun()
     again.on_epoch_end(1, {"loss": 7.0})
@@ -520,14 +520,18 @@ def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
         kept(RunRequest("hfdt", script=str(script), run_dir=directory, resumed=True), [], lambda _: 0)
 
 
-@pytest.mark.parametrize("drawn_here", [True, False])
-def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_here):
-    checkpoints = checkpoints_of(data=FeedData("training", 3) if drawn_here else None)
+@pytest.mark.parametrize("used", [["numpy"], ["python"], None])
+def test_generators_that_have_drawn_the_batches_again_go_on_from_there(used):
+    checkpoints = checkpoints_of(data=FeedData("training", 3) if used else None)
     np.random.seed(5)
     checkpoints.saved = Saved(*checkpoints._taken(2, False))
     order = np.random.permutation(9)  # by a feed that shuffles, before the script's callbacks see the beginning
+    before = random.getstate()
+    random.random()
+    checkpoints.prepare(SimpleNamespace(generators_used=lambda: used) if used else None)
     checkpoints.begun()
-    assert (np.random.permutation(9) == order).all() != drawn_here, "no epoch has the order of another"
+    assert (np.random.permutation(9) == order).all() == (used != ["numpy"]), "no epoch has the order of another"
+    assert (random.getstate() == before) == (used != ["python"])
 
 
 @pytest.mark.parametrize("exists", [False, True])

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.call import trimmed
+from client_shim.resume import randomness
 from fdt.blobs import Blobs
 from fdt.job import FEED_WINDOW
 from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
@@ -57,6 +58,7 @@ class Feeder:
         self._stopped = False
         self._error: BaseException | None = None
         self._sent: deque[BlobRef] = deque()
+        self._generators = randomness.sums()
         self._thread = threading.Thread(target=self._run, name=f"feed {name}", daemon=True)
         self._thread.start()
 
@@ -66,6 +68,12 @@ class Feeder:
             with self._changed:
                 self._allowed[wanted.epoch] = max(self._allowed.get(wanted.epoch, 0), wanted.up_to)
                 self._changed.notify_all()
+
+    def generators_used(self) -> list[str]:
+        """Wait until the discarded epochs are drawn. Return the global random generators that have changed since."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over >= self._first - 1)
+        return [name for name, sum_ in randomness.sums().items() if sum_ != self._generators[name]]
 
     def finish_epoch(self, epoch: int) -> None:
         """Wait until the epoch is drawn to its end, if workers asked for all of it.
@@ -107,6 +115,7 @@ class Feeder:
     def _send_epoch(self, epoch: int, batches: Iterator[Any]) -> bool:
         if epoch < self._first:
             return all(not self._stopped for _ in batches)
+        self._drawn(epoch - 1)  # also where it was discarded
         index = 0
         while self._may_send(epoch, index):
             last = index == self._steps  # which is known before its end is drawn

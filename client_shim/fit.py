@@ -159,7 +159,7 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
             run.reporters.note(note)
         run.reporters.job(summarize(fit, ready.steps_per_epoch))
         with run.preemption.training(), orders.watched():
-            history = _loop(fit, remote, validation, ready.steps_per_epoch)
+            history = _loop(fit, remote, validation, ready.steps_per_epoch, feeder)
             remote.finish()
             if fit_checkpoints is not None:
                 fit_checkpoints.finished()
@@ -227,7 +227,7 @@ def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[],
     return check
 
 
-def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps: int) -> Any:
+def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps: int, feeder: "Feeder | None") -> Any:
     """Run Keras's own `fit` with its train function replaced."""
     call, fit_checkpoints = fit.call, fit.fit_checkpoints
     arguments, model = call.arguments, call.model
@@ -246,7 +246,7 @@ def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps:
     )
     own = {name: arguments[name] for name in _KEPT if name in arguments}
     if fit_checkpoints is not None:
-        fit_checkpoints.prepare()
+        fit_checkpoints.prepare(feeder)
         own["initial_epoch"], own["epochs"] = fit_checkpoints.first, fit_checkpoints.last
     own["epochs"] = min(own["epochs"], _end_of_data(fit))
     own["validation_data"] = fit.captured.validation_data

@@ -10,7 +10,8 @@ import numpy as np
 from client_shim.resume import plain
 from fdt.typing import Array
 
-CSV_LOGGER = "CSVLogger"  # a class whose attributes describe its open file
+# Attributes by which Keras's CSVLogger describes its open file. The first one has the file's size in a checkpoint.
+_OF_ITS_FILE = ("csv_file", "writer", "keys", "append", "append_header")
 
 
 def own(callbacks: Sequence[Any]) -> list[Any]:
@@ -53,10 +54,10 @@ def kept(callbacks: Sequence[Any], sums: Sequence[dict[str, int]], arrays: list[
     """
     kept, left_out = [], []
     for callback, made_with in zip(callbacks, sums, strict=True):
-        if type(callback).__name__ == CSV_LOGGER:
-            kept.append([CSV_LOGGER, csv_state(callback)])
-            continue
         encoded, others = plain.attributes(callback, arrays, made_with)
+        if is_csv_logger(callback):
+            encoded = without_file(encoded) | {_OF_ITS_FILE[0]: _size(callback)}
+            others = list(without_file(dict.fromkeys(others)))
         kept.append([type(callback).__name__, encoded])
         if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):
             left_out.append(
@@ -65,17 +66,34 @@ def kept(callbacks: Sequence[Any], sums: Sequence[dict[str, int]], arrays: list[
     return kept, left_out
 
 
-def csv_state(logger: Any) -> dict[str, int]:
+def is_csv_logger(callback: Any) -> bool:
+    """Return whether `callback` is a CSVLogger, or of a class derived from it."""
+    return any(kind.__name__ == "CSVLogger" for kind in type(callback).__mro__)
+
+
+def without_file(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return `attributes` of a CSVLogger without those that describe its open file."""
+    return {name: value for name, value in attributes.items() if name not in _OF_ITS_FILE}
+
+
+def _size(logger: Any) -> int | None:
     """Return the size of the logger's file, to which each row is written at once."""
     try:
-        return {"size": os.stat(logger.filename).st_size}
+        return os.stat(logger.filename).st_size
     except (OSError, AttributeError, TypeError):
-        return {}
+        return None
 
 
-def continue_csv(logger: Any, saved: dict[str, int]) -> None:
-    """Make `logger` append, and cut its file at the size of `csv_state`, as later rows are written again."""
+def continue_csv(logger: Any, saved: dict[str, Any]) -> tuple[Any, bool, bool]:
+    """Make `logger` append, and cut its file at its size in the checkpoint, as later rows are written again.
+
+    Returns:
+        The logger, the script's `append` and `append_header`.
+    """
+    script = logger, logger.append, logger.append_header
     logger.append = True
+    size = saved.get(_OF_ITS_FILE[0], saved.get("size"))  # "size": of older checkpoints
     with contextlib.suppress(OSError):
-        if os.stat(logger.filename).st_size > saved.get("size", float("inf")):
-            os.truncate(logger.filename, saved["size"])
+        if isinstance(size, int) and os.stat(logger.filename).st_size > size:
+            os.truncate(logger.filename, size)
+    return script

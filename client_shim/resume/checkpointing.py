@@ -7,7 +7,7 @@ from a later commit within an epoch.
 
 from collections.abc import Callable, Sequence
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall
 from client_shim.preemption import Preemption
@@ -21,6 +21,9 @@ from fdt.rpc.session_pb2 import Commit, Remaining
 from fdt.rundir import MALFORMED, RunDir
 from fdt.trainable import Trainable, change
 from fdt.typing import Array
+
+if TYPE_CHECKING:
+    from client_shim.feed import Feeder
 
 Note = Callable[[str], None]
 _REMEDY = "to train from the beginning, give --run-dir a new directory"
@@ -51,8 +54,10 @@ class FitCheckpoints:
         self._commits, self._preemption = commits, preemption or Preemption()
         self._signature: dict[str, Any] = {}
         self._data = data
+        self._drawn_from: Sequence[str] = randomness.GENERATORS if isinstance(data, FeedData) else ()
         self._callbacks = callback_state.own(call.callbacks)
         self._sums = [plain.sums(callback) for callback in self._callbacks]
+        self._appending: list[tuple[Any, bool, bool]] = []  # CSVLoggers, the script's append and append_header
         self._writing: Thread | None = None
         self._warned = False
         self._midst: Saved | None = None  # a commit within the first epoch to train
@@ -113,16 +118,29 @@ class FitCheckpoints:
         history = given[0] if given else self._call.flavor.keras.callbacks.History()
         for callback in [*self._callbacks, history]:
             callback.set_model(self._call.model)
+            callback.set_params(self._params())
         self._restore(history)
         self._call.model.history = history
         self._note(f"fit {self.number} has ended before and is not trained again")
         return history
 
-    def prepare(self) -> None:
-        """Prepare files that callbacks continue to write, before their first hook would start them anew."""
+    def _params(self) -> Any:
+        """Return what callbacks had as `params`; the call's arguments where an older checkpoint has none."""
+        if self.saved is not None and "params" in self.saved.header:
+            return self.saved.plain("params")
+        given = self._call.arguments
+        return {"verbose": given["verbose"], "epochs": given["epochs"], "steps": self._call.steps_per_epoch or None}
+
+    def prepare(self, feeder: "Feeder | None") -> None:
+        """Prepare files that callbacks continue to write, before their first hook would start them anew.
+
+        `feeder` draws the batches in this process, those of finished epochs too.
+        """
+        if feeder is not None and self.first > (self._call.arguments["initial_epoch"] or 0):
+            self._drawn_from = feeder.generators_used()
         for callback, encoded in self._saved_of_callbacks():
-            if type(callback).__name__ == callback_state.CSV_LOGGER and hasattr(callback, "append"):
-                callback_state.continue_csv(callback, encoded)
+            if callback_state.is_csv_logger(callback) and hasattr(callback, "append"):
+                self._appending.append(callback_state.continue_csv(callback, encoded))
 
     def expect_commits(self) -> None:
         """Expect commits within epochs: the state before the first epoch is saved, too."""
@@ -133,11 +151,13 @@ class FitCheckpoints:
         self._sums = [
             callback_state.both(sums, plain.sums(each)) for each, sums in zip(self._callbacks, self._sums, strict=True)
         ]
+        for logger, append, _ in self._appending:
+            logger.append = append
         if self.saved is None:
             if self._commits:
                 self._save(self.first, done=False)  # the base of a resumption within the epoch
             return
-        self._restore(self._call.model.history, draws=isinstance(self._data, FeedData))
+        self._restore(self._call.model.history, self._drawn_from)
         self.saved.load(self._trainable)
         if getattr(self._call.model, "_initial_epoch", None) is not None:  # Keras's BackupAndRestore
             self._call.model._initial_epoch = self.first
@@ -145,19 +165,15 @@ class FitCheckpoints:
         epoch = self.first + 1 if self._midst else self.first
         self._note(f"fit {self.number} continues from {where} {epoch} of {self._call.arguments['epochs']}")
 
-    def _restore(self, history: Any, *, draws: bool = False) -> None:
-        """Restore History, callbacks and random numbers.
-
-        `draws`: this process draws the batches again from the start, and its generators continue behind them.
-        """
+    def _restore(self, history: Any, drawn_from: Sequence[str] = ()) -> None:
+        """Restore History, callbacks and random generators, but for those that drawing the batches again has set."""
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
         for callback, encoded in self._saved_of_callbacks():
-            if type(callback).__name__ != callback_state.CSV_LOGGER:
-                plain.put_back(callback, encoded, self.saved.arrays)
+            logger = callback_state.is_csv_logger(callback)
+            plain.put_back(callback, callback_state.without_file(encoded) if logger else encoded, self.saved.arrays)
         self._call.model.stop_training = self.saved.stopped
-        if not draws:
-            randomness.restore(self.saved.plain("random"))
+        randomness.restore({n: state for n, state in self.saved.plain("random").items() if n not in drawn_from})
         for line in self.saved.header["left_out"]:
             self._note(line)
 
@@ -228,6 +244,8 @@ class FitCheckpoints:
             self._writing.join()
 
     def _save(self, epoch: int, *, done: bool) -> None:
+        for logger, _, header_first in self._appending:
+            logger.append_header = header_first  # of the script's next `fit`; this one has written its first row
         header, arrays = self._taken(epoch, done)
 
         def write() -> None:
@@ -264,6 +282,7 @@ class FitCheckpoints:
         groups = (self._trainable.model_arrays(), self._trainable.optimizer_arrays(), self._trainable.metric_arrays())
         arrays = [array for group in groups for array in group]
         history, strange = callback_state.numbers(self._call.model.history.history)
+        params = self._call.model.history.params
         header = {
             "epoch": epoch,
             "done": done,
@@ -272,6 +291,7 @@ class FitCheckpoints:
             "seed": self.seed,
             "counts": [len(group) for group in groups],
             "history": plain.encode(history, arrays),
+            "params": plain.encode({name: params[name] for name in ("verbose", "epochs", "steps")}, arrays),
             "epochs": plain.encode(list(self._call.model.history.epoch), arrays),
             "random": plain.encode(randomness.states(), arrays),
         }

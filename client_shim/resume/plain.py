@@ -1,7 +1,8 @@
 """Encoding of plain values (numbers, strings, arrays, lists, dicts) as JSON and arrays, without pickle or code.
 
-Callbacks keep their state in attributes: EarlyStopping its best weights, a user's own callback a list of losses. Plain
-state is saved, and restored *into* the existing lists and dicts, which the script may hold, too.
+Callbacks keep their state in attributes: EarlyStopping its best weights, a user's own callback a list of losses, which
+may be an attribute of its class. Plain state is saved, and restored *into* the existing lists and dicts, which the
+script may hold, too.
 """
 
 import sys
@@ -17,6 +18,7 @@ from fdt.typing import Array
 
 _PLAIN = (type(None), bool, int, float, str)
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc)
+_MUTABLE = (list, dict, set, deque, np.ndarray)
 _LIBRARIES = ("keras", "tf_keras", "numpy")
 _SKIPPED = ("model", "_model", "params", "_params", "validation_data")  # attributes that Keras sets on each callback
 
@@ -38,6 +40,8 @@ def _encoded(value: Any, arrays: list[Array]) -> Any:
         return value
     if isinstance(value, (np.ndarray, np.generic)):
         return _array("number" if isinstance(value, np.generic) else "array", np.asarray(value), arrays)
+    if type(value) is deque and value.maxlen is not None:
+        return {"bounded_deque": [value.maxlen, *(_encoded(item, arrays) for item in value)]}
     for name, kind in _KINDS.items():
         if type(value) is kind:
             return {name: [_encoded(item, arrays) for item in value]}
@@ -59,6 +63,8 @@ def decode(encoded: Any, arrays: list[Array]) -> Any:
         return {decode(k, arrays): decode(v, arrays) for k, v in inner}
     if name == "function":
         return _function(*inner)
+    if name == "bounded_deque":
+        return deque((decode(item, arrays) for item in inner[1:]), inner[0])
     if name in _KINDS:
         return _KINDS[name](decode(item, arrays) for item in inner)
     array = np.array(arrays[inner])
@@ -73,7 +79,7 @@ def decode(encoded: Any, arrays: list[Array]) -> Any:
 
 def sums(obj: Any) -> dict[str, int]:
     """Return checksums of the plain attributes of `obj`: its settings and perhaps its data."""
-    found = {name: _sum(value) for name, value in vars(obj).items() if name not in _SKIPPED}
+    found = {name: _sum(value) for name, value in _state(obj).items() if name not in _SKIPPED}
     return {name: sum_ for name, sum_ in found.items() if sum_ is not None}
 
 
@@ -83,7 +89,7 @@ def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[di
     Attributes with their `known` checksum are left out.
     """
     plain, others = {}, []
-    for name, value in vars(obj).items():
+    for name, value in _state(obj).items():
         if name in _SKIPPED or (name in known and _sum(value) == known[name]):
             continue
         mine: list[Array] = []
@@ -100,7 +106,29 @@ def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[di
 def put_back(obj: Any, encoded: dict[str, Any], arrays: list[Array]) -> None:
     """Set the attributes that `attributes` returned; lists, dicts and arrays of `obj` are filled in place."""
     for name, value in encoded.items():
-        _put(obj, name, decode(value, arrays))
+        kind, _, attribute = name.rpartition(".")
+        owners = (
+            [each for each in _classes(obj) if each.__name__ == kind and attribute in vars(each)] if kind else [obj]
+        )
+        for owner in owners[:1]:
+            _put(owner, attribute, decode(value, arrays))
+
+
+def _state(obj: Any) -> dict[str, Any]:
+    """Return the attributes of `obj`, and as "Class.name" the lists, dicts, sets and arrays of its own classes."""
+    shared = {
+        f"{kind.__name__}.{name}": value
+        for kind in reversed(_classes(obj))
+        for name, value in vars(kind).items()
+        if isinstance(value, _MUTABLE) and not name.startswith("__")
+    }
+    own = vars(obj).items()  # `self.losses += [loss]` makes the class's list an attribute of `obj`, too
+    return shared | {n: v for n, v in own if not isinstance(v, _MUTABLE) or v is not getattr(type(obj), n, None)}
+
+
+def _classes(obj: Any) -> list[type]:
+    """Return the classes of `obj` that are not Keras's."""
+    return [kind for kind in type(obj).__mro__ if kind.__module__.partition(".")[0] not in _LIBRARIES]
 
 
 def _sum(value: Any) -> int | None:
@@ -151,10 +179,11 @@ def _moved(encoded: Any, by: int) -> Any:
     return {name: [_moved(item, by) for item in inner]}
 
 
-def _put(obj: Any, name: str, value: Any) -> None:
-    current = vars(obj).get(name)
-    if type(current) is not type(value) or current is value:
-        setattr(obj, name, value)
+def _put(owner: Any, name: str, value: Any) -> None:
+    current = vars(owner).get(name)
+    bound = getattr(value, "maxlen", None)  # of a deque; older checkpoints have none
+    if type(current) is not type(value) or current is value or bound not in (None, getattr(current, "maxlen", None)):
+        setattr(owner, name, value)
     elif isinstance(current, (list, deque)):
         current.clear()
         current.extend(value)
@@ -164,4 +193,4 @@ def _put(obj: Any, name: str, value: Any) -> None:
     elif isinstance(current, np.ndarray) and current.shape == value.shape and current.dtype == value.dtype:
         current[...] = value
     else:
-        setattr(obj, name, value)
+        setattr(owner, name, value)

@@ -29,7 +29,7 @@ class Saved:
         saved = cls(header, arrays)
         for name in ("epoch", "seed"):
             int(header[name])
-        for name in ("history", "epochs", "random"):
+        for name in ("history", "epochs", "random", *({"params"} & header.keys())):  # older ones have no params
             saved.plain(name)
         for _, encoded in header["callbacks"]:
             for value in encoded.values():

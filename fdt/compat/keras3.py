@@ -4,6 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from keras.src import tree
+from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import random
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as Trainer
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
@@ -13,6 +14,7 @@ from keras.src.metrics.reduction_metrics import Mean
 from keras.src.ops.operation import Operation
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.random.seed_generator import global_seed_generator
 from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.trainers.data_adapters import array_data_adapter, array_slicing, is_grain_dataset, is_tf_dataset
 from keras.src.trainers.data_adapters.array_slicing import train_validation_split
@@ -33,6 +35,11 @@ def built_for(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
 def variable_keys(optimizer: Any) -> frozenset[Hashable]:
     """Return keys of the variables for which the optimizer was built."""
     return frozenset(map(id, optimizer._trainable_variables))
+
+
+def seed_generator() -> Any:
+    """Return the generator of keras.random's unseeded operations; None where none has drawn yet."""
+    return global_state.get_global_attribute("global_seed_generator")
 
 
 def set_slots(optimizer: Any, slots: Sequence[Any], values: Sequence[Any]) -> list[Any]:

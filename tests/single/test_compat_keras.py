@@ -176,6 +176,14 @@ def test_keras_3_wraps_and_tracks_what_a_layer_has():
     assert keras3.DynamicBackend("tensorflow")._backend == "tensorflow"
 
 
+def test_keras_3_keeps_one_generator_of_unseeded_operations():
+    keras.utils.set_random_seed(1)
+    assert keras3.seed_generator() is None
+    keras.random.normal([2])
+    assert keras3.seed_generator() is keras3.global_seed_generator()
+    assert isinstance(keras3.seed_generator().state, keras.Variable)
+
+
 def test_a_variable_of_keras_3_has_a_variable():
     variable = keras.Variable([1.0])
     assert isinstance(variable._value, tf.Variable) and variable.value._unique_id and variable._autocast

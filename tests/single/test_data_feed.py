@@ -226,6 +226,21 @@ def test_a_batch_that_is_drawn_while_the_job_ends_leaves_no_blob(blobs, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("generator", [np.random, np.random.default_rng(0)])
+def test_discarded_epochs_show_whether_batches_draw_from_a_global_generator(blobs, generator):
+    """Epochs 1 and 2 of a resumed `fit`, of which the second one is discarded, too."""
+    go_on = threading.Event()
+
+    def batches(epoch):
+        go_on.wait(60)
+        yield tf.constant(generator.normal(size=epoch))
+
+    feeder = Feeder(FEED, lambda: ((epoch, batches(epoch)) for epoch in (1, 2, 3)), None, blobs, "job", first=3)
+    threading.Timer(0.01, go_on.set).start()
+    assert feeder.generators_used() == (["numpy"] if generator is np.random else [])
+    feeder.stop()
+
+
 def test_a_closed_feed_wakes_who_waits(blobs):
     feed = Feed("x", blobs, lambda _: None)
     threading.Timer(0.01, feed.close).start()

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import types
+from collections import Counter, deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.job import _first_epoch
-from client_shim.resume import plain
+from client_shim.resume import plain, randomness
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.resume.saved import Saved, differs
 from client_shim.state import ScriptRun, Settings
@@ -140,6 +141,19 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(keras, client, tmp_path):
     assert expected[0][4] == 2, "EarlyStopping counted over the interruption, and put the first epoch's weights back"
 
 
+def checkpoints_of(*callbacks, data=None):
+    """Return the checkpoints of a `fit` of a model without variables."""
+    params = {"verbose": 0, "epochs": 4, "steps": 3}
+    history = SimpleNamespace(history={}, epoch=[], params=params)
+    model = SimpleNamespace(history=history, stop_training=False, _initial_epoch=None)
+    call = SimpleNamespace(callbacks=list(callbacks), arguments={"epochs": 4, "initial_epoch": 0}, model=model)
+    none = types.SimpleNamespace(
+        **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
+        **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
+    )
+    return FitCheckpoints(None, 1, call, data, none, print)
+
+
 def one_fit(keras, *callbacks, breaks_at=None):
     def breaks(epoch, logs):
         if epoch == breaks_at:
@@ -182,6 +196,57 @@ def test_a_file_of_more_than_this_fit_keeps_its_rows(keras, client, tmp_path, at
     found = file.read_text()
     assert found.startswith(before)
     assert [line.split(",")[0] for line in found.removeprefix(before).splitlines()] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_a_csv_loggers_file_continues(keras, tmp_path, monkeypatch, derived):
+    """Without a run: the states of a logger that has written two rows, and of the script's second one."""
+
+    class Derived(keras.callbacks.CSVLogger):
+        rows = 0
+
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self.rows += 1
+
+    kind, file = Derived if derived else keras.callbacks.CSVLogger, tmp_path / "rows.csv"
+    before, again = kind(str(file)), kind(str(file))
+    checkpoints = checkpoints_of(before)
+    before.on_train_begin()
+    before.on_epoch_end(0, {"loss": 5.0})
+    header, arrays = checkpoints._taken(1, False)
+    assert header["left_out"] == [], "Keras opens and closes the file"
+    before.on_epoch_end(1, {"loss": 6.0})
+    before.csv_file.close()
+    checkpoints = checkpoints_of(again)
+    checkpoints.saved = Saved(header, arrays)
+    checkpoints.prepare(None)
+    again.on_train_begin()
+    checkpoints.begun()
+    again.on_epoch_end(1, {"loss": 7.0})
+    again.on_train_end()
+    assert not again.append, "the script's next `fit` begins the file anew, with a header"
+    monkeypatch.setattr(checkpoints, "_write", lambda write: None)
+    checkpoints.epoch_over(1)
+    assert again.append_header
+    assert [line.rpartition(",")[0] for line in file.read_text().splitlines()] == ["epoch,loss", "0,5.0", "1,7.0"]
+    assert getattr(again, "rows", 2) == 2
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_callbacks_of_a_finished_fit_have_its_params(keras, client, tmp_path, older):
+    directory, callback = begun(tmp_path), keras.callbacks.Callback()
+    with training(client, directory):
+        expected = one_fit(keras).params
+    assert expected["epochs"] == 4
+    again = RunDir.open(directory.directory, "hfdt")
+    if older:
+        (header, arrays), _ = again.load(1, Saved.check)
+        del header["params"]
+        again.finish(1, header, arrays)
+        expected = {"verbose": 0, "epochs": 4, "steps": None}
+    with training(client, again):
+        assert one_fit(keras, callback).params == callback.params == expected
 
 
 def test_what_a_callback_is_made_with_is_the_scripts_and_what_it_learnt_is_the_runs(keras, client, tmp_path):
@@ -455,20 +520,37 @@ def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
         kept(RunRequest("hfdt", script=str(script), run_dir=directory, resumed=True), [], lambda _: 0)
 
 
-@pytest.mark.parametrize("drawn_here", [True, False])
-def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_here):
-    model = SimpleNamespace(history=SimpleNamespace(history={}, epoch=[]), stop_training=False, _initial_epoch=None)
-    call = SimpleNamespace(callbacks=[], arguments={"epochs": 4}, model=model)
-    none = types.SimpleNamespace(
-        **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
-        **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
-    )
-    checkpoints = FitCheckpoints(None, 1, call, FeedData("training", 3) if drawn_here else None, none, print)
+@pytest.mark.parametrize("used", [["numpy"], ["python"], None])
+def test_generators_that_have_drawn_the_batches_again_go_on_from_there(used):
+    checkpoints = checkpoints_of(data=FeedData("training", 3) if used else None)
     np.random.seed(5)
     checkpoints.saved = Saved(*checkpoints._taken(2, False))
     order = np.random.permutation(9)  # by a feed that shuffles, before the script's callbacks see the beginning
+    before = random.getstate()
+    random.random()
+    checkpoints.prepare(SimpleNamespace(generators_used=lambda: used) if used else None)
     checkpoints.begun()
-    assert (np.random.permutation(9) == order).all() != drawn_here, "no epoch has the order of another"
+    assert (np.random.permutation(9) == order).all() == (used != ["numpy"]), "no epoch has the order of another"
+    assert (random.getstate() == before) == (used != ["python"])
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_keras_random_continues_and_takes_nothing_from_pythons_generator(exists):
+    keras = importlib.import_module("keras")
+    keras.utils.set_random_seed(1)
+    assert randomness.states()["keras"] is None
+    keras.random.normal([2])
+    arrays = []
+    saved = plain.encode(randomness.states(), arrays)
+    expected = random.random(), keras.random.normal([2]).numpy().tolist()
+    keras.utils.set_random_seed(2)  # as in a process that has not drawn
+    if exists:
+        keras.random.normal([2])
+    randomness.restore(plain.decode(saved, arrays))
+    assert (random.random(), keras.random.normal([2]).numpy().tolist()) == expected
+    restored = plain.decode(saved, arrays)
+    del restored["keras"]
+    randomness.restore(restored)  # of an older checkpoint
 
 
 def test_a_finished_fit_draws_its_batches_again_for_the_next_one(keras, client, tmp_path, monkeypatch):
@@ -561,3 +643,50 @@ def test_plain_values_come_back_into_the_lists_that_the_script_holds():
     for value in (table, lost):
         with pytest.raises(plain.NotPlain):
             plain.encode(value, [])
+
+
+def test_a_deque_comes_back_with_its_length():
+    last = deque([np.ones(2), np.zeros(2)], maxlen=2)
+    obj = SimpleNamespace(
+        grid=np.eye(2), windows={"a": deque([1, 2], maxlen=2)}, last=last, mine=deque([3], 1), all=deque([4])
+    )
+    arrays = []
+    encoded, others = plain.attributes(obj, arrays, {})
+    again = SimpleNamespace(last=None, mine=deque(maxlen=1), all=deque([5]))
+    mine, every = again.mine, again.all
+    plain.put_back(again, encoded, arrays)
+    assert others == [] and again.mine is mine and again.all is every
+    lengths = again.windows["a"].maxlen, again.last.maxlen, again.mine.maxlen, again.all.maxlen
+    assert lengths == (2, 2, 1, None)
+    np.testing.assert_array_equal(list(again.last), [np.ones(2), np.zeros(2)])
+    plain.put_back(again, {"mine": {"deque": [6, 7]}}, [])
+    assert again.mine is mine and mine == deque([7], 1), "an older checkpoint has no length"
+    again.all = deque()
+    plain.put_back(again, {"all": {"bounded_deque": [1, 8]}}, [])
+    assert again.all.maxlen == 1, "the first hook, which a finished fit does not call, makes it bounded"
+
+
+def test_lists_of_a_class_come_back_into_the_class():
+    class Mixed:
+        seen, table = set(), {"a": 1}
+
+    class Own(importlib.import_module("keras").callbacks.Callback, Mixed):
+        best, grid, names, odd = [], np.zeros(2), ["constant"], Counter()
+
+    obj, arrays = Own(), []
+    known = plain.sums(obj)
+    best, seen, grid = Own.best, Mixed.seen, Own.grid
+    obj.best += [5]
+    obj.seen.add(6)
+    obj.grid[:] = 7
+    obj.table = {"of": "the object"}
+    encoded, others = plain.attributes(obj, arrays, known)
+    assert encoded.keys() == {"Own.best", "Mixed.seen", "Own.grid", "table"} and others == ["Own.odd"]
+    best.clear(), seen.clear(), grid.fill(0)
+    again = Own()
+    plain.put_back(again, encoded, arrays)
+    assert (best, seen, grid.tolist()) == ([5], {6}, [7, 7])
+    assert Own.best is best and Mixed.seen is seen and Own.grid is grid
+    assert again.table == {"of": "the object"} and Mixed.table == {"a": 1}
+    plain.put_back(again, {"Gone.best": 1, "Own.gone": 2}, [])  # of another class, which the changed script had
+    assert vars(again).keys() | {"best"} == vars(obj).keys() and not hasattr(Own, "gone")

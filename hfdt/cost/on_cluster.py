@@ -80,8 +80,10 @@ def slowed(cluster: Cluster, factor: float) -> Cluster:
         return None if given is None else replace(given, bandwidth=given.bandwidth / factor)
 
     groups = tuple(replace(g, link=link(g.link), uplink=link(g.uplink)) for g in cluster.groups)
+    links = tuple(replace(each, link=link(each.link)) for each in cluster.links)
     own = replace(cluster.link, bandwidth=cluster.link.bandwidth / factor)
-    return replace(cluster, groups=groups, link=own, server=link(cluster.server), medium=link(cluster.medium))
+    server, medium = link(cluster.server), link(cluster.medium)
+    return replace(cluster, groups=groups, link=own, server=server, medium=medium, links=links)
 
 
 def _simulated(cluster: Cluster, load: Load, rank: Any) -> list[Exchanged]:

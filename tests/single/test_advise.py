@@ -55,6 +55,14 @@ def test_the_time_of_a_batch_under_hfdt(algorithm, seconds):
     assert batch_s(cluster(LINKED), "hfdt", algorithm, PROBE) == pytest.approx(seconds, rel=1e-3)
 
 
+def test_listed_links_take_as_long_as_those_of_a_star():
+    star = "server: {bandwidth: 1 MB/s}\nnodes: [{count: 2, link: {bandwidth: 1 MB/s}}]"
+    listed = "nodes: [{count: 2}]\nswitches: [hub]\nlinks: [[node, hub, {bandwidth: 1 MB/s}], [hub, server]]"
+    load = Load(4, 1, 1_000_000)
+    one, other = (exchanges(cluster(text), "allreduce", load)[-1].seconds for text in (star, listed))
+    assert one == other == pytest.approx(4 * (1 / 2 + 1))
+
+
 def test_the_part_of_a_step_that_does_not_shrink():
     assert fixed_part(64, 10.0, 8, 3.0) == pytest.approx(0.2)  # 2 s, and 8 s for 64 rows
     assert batch_s(cluster(FOUR), "hfdt", "allreduce", replace(PROBE, fixed=0.2)) == pytest.approx(0.4)

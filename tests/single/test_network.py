@@ -256,6 +256,11 @@ def test_links_that_cost_nothing():
     assert arrivals(star, [(0, 0, 1, 10**9), (0, 0, 0, 10**9)])[0] == [0.5, 0.0]
 
 
+def test_a_node_that_sends_to_itself_uses_no_medium():
+    made = topology_of(Cluster((NodeGroup("n", 2),), medium=NetworkLink(100.0, 0.5)))
+    assert arrivals(made, [(0, 1, 1, 100)])[0] == [0.0] and not made.multicast(1, [1]).channels
+
+
 def paced(group, times, step_s=1.0, seed=(3,)):
     pace = Pace(Cluster((group,)).nodes[0], step_s, seed)
     return [pace.seconds(now) for now in times]

@@ -201,11 +201,15 @@ class Pace:
         self._slow = True  # so that the first change makes it fast
         self._until_s = 0.0
 
-    def seconds(self, now_s: float, steps: float = 1.0) -> float:
-        """Return the seconds that `steps` training steps take from `now_s` on. Calls must be in the order of time."""
+    def seconds(self, now_s: float, steps: float = 1.0, draws: float = 1.0) -> float:
+        """Return the seconds that `steps` training steps take from `now_s` on. Calls must be in the order of time.
+
+        `draws`: how many steps on parts of a batch they are; each step or part has a random time of its own.
+        """
         work_s = steps * self._step_s / self._speed.mean
         if self._speed.shape is not None and steps > 0:
-            work_s *= float(self._steps.gamma(self._speed.shape, 1 / self._speed.shape))
+            shape = self._speed.shape * max(1.0, steps, draws)  # n draws of Gamma(k, 1/k) add up to n Gamma(nk, 1/nk)
+            work_s *= float(self._steps.gamma(shape, 1 / shape))
         return work_s if self._slowdowns is None else self._through_slowdowns(now_s, work_s)
 
     def seconds_of(self, count: int, now_s: float) -> float:

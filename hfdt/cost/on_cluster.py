@@ -156,7 +156,8 @@ class _Rounds:
 
     def __init__(self, rule: RoundAlgorithm, comm: SimulatedComm, load: Load) -> None:
         self._rule, self._comm, self._load = rule, comm, load
-        self.rank, self.size, self._sent, self._batches = comm.rank, comm.size, 0.0, 0.0
+        self.rank, self.size, self._sent, self._batches = comm.rank, comm.size, 0.0, 0
+        self._step = 1.0 if load.per_worker else load.steps(1 / comm.size)
         self._slots = round(NUMBERS * load.slot_nbytes / max(load.nbytes, 1))
 
     def mean(self, tensors: Sequence[Any]) -> list[Any]:
@@ -166,12 +167,15 @@ class _Rounds:
 
     def gradient(self) -> list[Any]:
         """Compute for a pass over this rank's part of the round."""
-        self._comm.work(self._batches)
+        self._work(self._batches)
         return [np.zeros(1)]
 
     def curvature(self, direction: Any) -> list[Any]:
         """Compute for one more pass."""
         return self.gradient()
+
+    def _work(self, batches: float) -> None:
+        self._comm.work(batches * self._step, batches)
 
     def _exchange(self, numbers: int) -> None:
         vector = np.zeros(numbers, np.float32)
@@ -186,10 +190,9 @@ class _Rounds:
         state, size = self._rule.init([np.zeros(1)]), self._rule.batches or local
         for epoch in range(load.epochs):
             for first in range(0, local, size):
-                count = min(size, local - first)
-                self._batches = count if load.per_worker else count * load.steps(1 / self.size)
+                self._batches = min(size, local - first)
                 state = self._round(state)
-                done = epoch * load.batches + min((first + count) * scale, load.batches)
+                done = epoch * load.batches + min((first + self._batches) * scale, load.batches)
                 found.append(Exchanged(done, self._comm.now_s, self._sent))
         return found
 
@@ -197,7 +200,7 @@ class _Rounds:
         w = [np.zeros(1)]
         if self._rule.begin is not None:
             _, state = self._rule.begin(state, w, self, self)
-        self._comm.work(self._rule.passes * self._batches)
+        self._work(self._rule.passes * self._batches)
         _, state = self._rule.end(state, w, w, self)
         if self._rule.slots and self._slots:
             self._exchange(self._slots)

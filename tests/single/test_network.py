@@ -277,6 +277,13 @@ def test_a_gamma_pace():
     assert times == paced(NodeGroup("n", 1, Speed(2.0, 25.0)), [0] * 4000)
 
 
+@pytest.mark.parametrize(("steps", "draws", "deviation"), [(16, 1, 0.8), (4, 16, 0.2), (0.25, 1, 0.05)])
+def test_each_of_several_steps_has_a_time_of_its_own(steps, draws, deviation):
+    pace = Pace(Cluster((NodeGroup("n", 1, Speed(1.0, 25.0)),)).nodes[0], 1.0, (3,))
+    times = [pace.seconds(0.0, steps, draws) for _ in range(4000)]
+    assert np.std(times) == pytest.approx(deviation, rel=0.05)
+
+
 def test_slowdowns_come_and_go():
     group, now = NodeGroup("n", 1, slowdowns=Slowdowns(9.0, 3.0, 4.0)), 0.0
     pace = Pace(Cluster((group,)).nodes[0], 0.1, (0,))

@@ -34,7 +34,7 @@ class Load:
         slot_nbytes: Bytes of the optimizer's slots.
         per_worker: Each rank takes whole batches (`hfdt run --batch per-worker`).
         seed: Determines the times of steps.
-        fixed: The part of a step's time that does not shrink with the rows of a batch, in 0..1.
+        fixed: The part of a step's time that does not shrink with the rows of a batch, in 0..1. A block has it, too.
     """
 
     batches: int
@@ -143,7 +143,7 @@ def _coded(cluster: Cluster, plan: BlockPlan, load: Load) -> list[Exchanged]:
         own = {block: vector for block, owners in enumerate(plan.owners) if comm.rank in owners}
         found = []
         for done in range(1, load.batches * load.epochs + 1):
-            comm.work(load.steps(len(own) / len(plan.owners)))
+            comm.work(len(own) * load.steps(1 / len(plan.owners)))
             plan.total(own, comm)
             found.append(Exchanged(done, comm.now_s, float(comm.sent_bytes)))
         return found

@@ -75,6 +75,11 @@ def test_the_part_of_a_step_that_does_not_shrink():
     assert batch_s(cluster(FOUR), "hfdt", "allreduce", replace(PROBE, fixed=0.2)) == pytest.approx(0.4)
 
 
+def test_coded_computes_the_fixed_part_once_for_each_block():
+    found = exchanges(cluster(FOUR), "coded(redundancy=2, placement='cyclic')", Load(3, 1, 1, fixed=0.2))
+    assert found[-1].seconds / 3 == pytest.approx(2 * (0.2 + 0.8 / 4))  # each rank has two of four blocks
+
+
 def test_coded_takes_its_best_redundancy():
     shared = "medium: {bandwidth: 1 MB/s}\nmulticast: true\nnodes: [{count: 4}]"
     found = exchanges(cluster(shared), "coded(placement='groups')", Load(4, 1, 4_000_000))

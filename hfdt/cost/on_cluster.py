@@ -73,6 +73,12 @@ def exchanges(cluster: Cluster, algorithm: str, load: Load) -> list[Exchanged]:
     return _steps(cluster, load)
 
 
+def round_is_epoch(algorithm: str) -> bool:
+    """Return whether the ranks of HFDT's `algorithm` exchange once an epoch."""
+    made = algorithms.make(algorithm)
+    return isinstance(made, RoundAlgorithm) and not made.batches
+
+
 def slowed(cluster: Cluster, factor: float) -> Cluster:
     """Return `cluster` with all bandwidths divided by `factor`."""
 

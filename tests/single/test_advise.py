@@ -55,6 +55,11 @@ def test_the_time_of_a_batch_under_hfdt(algorithm, seconds):
     assert batch_s(cluster(LINKED), "hfdt", algorithm, PROBE) == pytest.approx(seconds, rel=1e-3)
 
 
+def test_a_round_of_an_epoch_has_all_of_its_batches():
+    long = replace(PROBE, batches=4000)  # a round of 1000 batches for each worker
+    assert batch_s(cluster(LINKED), "hfdt", "dane --batch per-worker", long) == pytest.approx((2 + 2 * 1.5 / 1000) / 4)
+
+
 def test_listed_links_take_as_long_as_those_of_a_star():
     star = "server: {bandwidth: 1 MB/s}\nnodes: [{count: 2, link: {bandwidth: 1 MB/s}}]"
     listed = "nodes: [{count: 2}]\nswitches: [hub]\nlinks: [[node, hub, {bandwidth: 1 MB/s}], [hub, server]]"

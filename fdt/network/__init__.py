@@ -192,11 +192,18 @@ def _numbered(groups: tuple[NodeGroup, ...]) -> Iterator[ClusterNode]:
 
 
 class Pace:
-    """The computation of one node. `seed` determines the times of its steps and its slow periods."""
+    """The computation of one node.
 
-    def __init__(self, node: ClusterNode, step_s: float, seed: Sequence[int]) -> None:
+    Args:
+        node: The node.
+        step_s: The seconds of a step on a node of speed 1.
+        seed: Determines the times of steps and the slow periods.
+        fit: The number of the `fit`, whose steps have times of their own. Slow periods go on.
+    """
+
+    def __init__(self, node: ClusterNode, step_s: float, seed: Sequence[int], fit: int = 0) -> None:
         self._speed, self._slowdowns, self._step_s = node.group.speed, node.group.slowdowns, step_s
-        self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0]))
+        self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0, *[fit] * (fit > 0)]))
         self._changes = np.random.Generator(np.random.PCG64([*seed, node.index, 1]))
         self._slow = True  # so that the first change makes it fast
         self._until_s = 0.0

@@ -52,6 +52,7 @@ class SimulatedJob:
         cluster: Nodes and links.
         send: Sends an event to the engine.
         begin_s: Simulated time at the start of the job, in seconds.
+        fit: Number of the job.
         feed: Batches that the client draws, if it does.
         on_exchange: Called with (seconds, kind, worker, tau) for each call of the algorithm.
 
@@ -68,6 +69,7 @@ class SimulatedJob:
         send: Callable[[Event], None],
         *,
         begin_s: float = 0.0,
+        fit: int = 0,
         feed: Any = None,
         on_exchange: OnExchange = lambda seconds, kind, worker, tau: None,
     ) -> None:
@@ -77,7 +79,7 @@ class SimulatedJob:
         lanes = job.lanes * len(cluster.workers)
         self._walls = WallTimes()
         self._env, self._begin_s, self._on_exchange = simpy.Environment(begin_s), begin_s, on_exchange
-        self._fleet = SimulatedWorkers(self._env, cluster, job.lanes, job.spec.seed, self)
+        self._fleet = SimulatedWorkers(self._env, cluster, job.lanes, job.spec.seed, self, fit)
         applier = TimedApplier(job.applier, self._walls, self._called)
         absent = self._fleet.absent
         self._shard_service = ShardService(job, 1, self._receive_event, lanes=lanes, applier=applier, absent=absent)

@@ -284,6 +284,17 @@ def test_each_of_several_steps_has_a_time_of_its_own(steps, draws, deviation):
     assert np.std(times) == pytest.approx(deviation, rel=0.05)
 
 
+def test_another_fit_has_other_times_and_the_same_slow_periods():
+    periods = Slowdowns(0.5, 0.5, 4.0)
+    random, even = (NodeGroup("n", 1, Speed(1.0, shape), periods) for shape in (9.0, None))
+    found = [
+        [Pace(Cluster((group,)).nodes[0], 0.1, (0,), fit).seconds(now) for now in range(9)]
+        for group in (random, even)
+        for fit in (0, 1)
+    ]
+    assert found[0] != found[1] and found[2] == found[3] and len(set(found[2])) > 1
+
+
 def test_slowdowns_come_and_go():
     group, now = NodeGroup("n", 1, slowdowns=Slowdowns(9.0, 3.0, 4.0)), 0.0
     pace = Pace(Cluster((group,)).nodes[0], 0.1, (0,))

@@ -149,23 +149,17 @@ class Cluster:
         """Return this cluster with `count` workers in all (None: as many as it describes).
 
         Raises:
-            UsageError: The cluster describes another number and has no group of open count.
+            UsageError: The cluster describes another number and has no group of workers of open count.
         """
-        open_groups = [g for g in self.groups if g.count is None]
-        if not open_groups:
-            if count not in (None, len(self.workers)):
-                raise UsageError(
-                    f"--workers must be {len(self.workers)}, as in the cluster, or left out. Received: {count}"
-                )
-            return self
-        rest = max(1, (count or 0) - len(self.workers))
-        filled = tuple(replace(g, count=rest) if g.count is None else g for g in self.groups)
-        made = replace(self, groups=filled)
-        if count not in (None, len(made.workers)):
-            raise UsageError(
-                f"--workers must be at least {len(made.workers)}, the sum of the counts in the cluster. "
-                f"Received: {count}"
-            )
+        opens = (g for g in self.groups if g.count is None)
+        grows = any(self.topology != LAYERED or g.layer == LAYERS[0] for g in opens)
+        rest = max(1, (count or 0) - len(self.workers)) if grows else 1  # an open layer above has no workers
+        made = replace(self, groups=tuple(replace(g, count=rest) if g.count is None else g for g in self.groups))
+        n = len(made.workers)
+        if count not in (None, n):
+            fixed = f"{n}, as in the cluster, or left out"
+            valid = f"at least {n}, the sum of the counts in the cluster" if grows else fixed
+            raise UsageError(f"--workers must be {valid}. Received: {count}")
         return made
 
 

@@ -118,6 +118,16 @@ def test_the_number_of_workers():
     assert len(equal_nodes().with_workers(None).workers) == 1
     with pytest.raises(UsageError, match="must be 3, as in the cluster"):
         Cluster((NodeGroup("a", 3),)).with_workers(4)
+    with pytest.raises(UsageError, match="must be at least 4, the sum of the counts in the cluster. Received: 2"):
+        Cluster((NodeGroup("a", 3), NodeGroup("b", None))).with_workers(2)
+
+
+def test_an_open_group_of_another_layer_has_one_node():
+    layers = NodeGroup("phone", 4), NodeGroup("edge", None, layer="edge"), NodeGroup("cloud", 1, layer="cloud")
+    cluster = Cluster(layers, "terminal-edge-cloud")
+    assert [len(cluster.with_workers(count).nodes) for count in (None, 4)] == [6, 6]
+    with pytest.raises(UsageError, match="--workers must be 4, as in the cluster, or left out. Received: 10"):
+        cluster.with_workers(10)
 
 
 def test_layers():

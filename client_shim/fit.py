@@ -258,7 +258,7 @@ def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps:
 
 
 def _end_of_data(fit: CapturedFit) -> int:
-    """Return the epoch before which training ends for want of data, as tf_keras ends it; `epochs` where they suffice."""
+    """Return the epoch before which training ends: tf_keras ends it when the data end."""
     call, data = fit.call, fit.captured.train
     epochs: int = call.arguments["epochs"]
     if call.flavor.name != "tf_keras" or not isinstance(data, GraphData) or data.cardinality < 0:

@@ -138,12 +138,27 @@ def _compiled(source: bytes, path: str, shown: str, rewrite: Rewrite | None) -> 
     try:
         if notebook.is_notebook(shown):
             return notebook.compiled(notebook.read(path, source), rewrite)
-        if rewrite is None:
-            return [compile(source, path, "exec", dont_inherit=True)]
-        return [compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)]
+        tree = ast.parse(source, path)
+        _refuse_hidden_modules(tree, path, shown)
+        return [compile(source if rewrite is None else rewrite(tree), path, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError) as error:
         sys.excepthook(type(error), error.with_traceback(None), None)
         raise UserError(f"{shown} is not valid Python: {type(error).__name__}, see above") from None
+
+
+def _refuse_hidden_modules(tree: ast.Module, path: str, shown: str) -> None:
+    """Raise UserError where the script imports a module beside it that has the name of a package of ours."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in {each.partition(".")[0] for each in names}.intersection(PACKAGES):
+            found = importlib.machinery.PathFinder.find_spec(name, [os.path.dirname(os.path.realpath(path))])
+            if found is not None and found.origin is not None and not found.origin.startswith(OUR_FOLDERS):
+                raise UserError(
+                    f"{shown}:{getattr(node, 'lineno', 0)} imports {found.origin}, whose name is that of a package of "
+                    f"hfdt; rename it"
+                )
 
 
 def _main_module(path: str) -> ModuleType:

@@ -28,7 +28,7 @@ from typing import Any
 from fdt import tensors
 from fdt.cli import file_of
 from fdt.errors import UserError
-from fdt.security import check_directory, check_ours, read_ours
+from fdt.security import check_directory, check_ours, read_ours, replacing
 from fdt.typing import Array
 
 FILE, LOCK = "run.json", ".lock"
@@ -256,21 +256,15 @@ def write_checkpoint(path: Path, header: dict[str, Any], arrays: Sequence[Array]
 
 def replace_file(path: Path, parts: Sequence[bytes | bytearray], *, digest: bool = False) -> None:
     """Replace `path` by a file of `parts`, and their digest, readable to the user alone. Raises OSError."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            sum_ = hashlib.blake2b(digest_size=DIGEST_BYTES)
-            for part in parts:
-                file.write(part)
-                sum_.update(part)
-            if digest:
-                file.write(sum_.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        with contextlib.suppress(OSError):  # it is gone once it has replaced the file
-            aside.unlink()
+    with replacing(path) as aside, open(aside, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        sum_ = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for part in parts:
+            file.write(part)
+            sum_.update(part)
+        if digest:
+            file.write(sum_.digest())
+        file.flush()
+        os.fsync(file.fileno())
     with contextlib.suppress(OSError):  # so that the rename survives a power failure; some file systems have no sync
         held = os.open(path.parent, os.O_RDONLY)
         try:

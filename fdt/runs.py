@@ -30,7 +30,7 @@ from typing import Any
 from fdt.cli import file_of, module_of
 from fdt.errors import UsageError, UserError
 from fdt.launch import describe, stat_of
-from fdt.security import is_private
+from fdt.security import is_private, replacing
 from fdt.signals import PREEMPTED_BY
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -112,9 +112,8 @@ class DetachedRun:
 
     def write(self, what: str, noted: Mapping[str, Any]) -> None:
         """Replace `what`.json atomically: a reader finds the old content or the new one, complete."""
-        new = self.directory / f".{what}.{os.getpid()}"
-        new.write_text(json.dumps(noted))
-        os.replace(new, self.directory / f"{what}.json")
+        with replacing(self.directory / f"{what}.json") as new:
+            new.write_text(json.dumps(noted))
 
     # -- state --------------------------------------------------------------------------------------------------------
     def client(self) -> ProcessIdentity | None:
@@ -181,9 +180,12 @@ class DetachedRun:
 
 
 def home() -> Path:
-    """Return the directory of this user's runs, which is made with the first run."""
+    """Return the directory of this user's runs, made with the first run. Raises UserError without a home directory."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "hfdt" / "runs"
+    try:
+        return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "hfdt" / "runs"
+    except RuntimeError:  # no HOME, and no entry in the password database
+        raise UserError("this user has no home directory: set XDG_STATE_HOME to a directory") from None
 
 
 def stem(script: str) -> str:

@@ -7,7 +7,6 @@ the wall clock of each host.
 import contextlib
 import functools
 import json
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdt.errors import UserError
 from fdt.report import JobSummary, Reporter
+from fdt.security import replacing
 
 if TYPE_CHECKING:
     from fdt.rpc.session_pb2 import Event
@@ -187,15 +187,10 @@ class Trace(Reporter):
         about = {"clock": "wall clock of each host", "clocks_differ_by_s": round(self._difference, 6)}
         about |= {"seconds": seconds_by_purpose(self._spans)}
         rest = f'"displayTimeUnit": "ms", "otherData": {json.dumps(about)}'
-        written = self._path.with_name(f"{self._path.name}.{secrets.token_hex(4)}")
-        try:
-            with open(written, "x", encoding="utf-8") as file:
-                file.write('{"traceEvents": [')
-                file.writelines(f"{',' if number else ''}\n{text}" for number, text in enumerate(_events(self._spans)))
-                file.write(f"\n], {rest}}}")
-            written.replace(self._path)
-        finally:
-            written.unlink(missing_ok=True)
+        with replacing(self._path) as written, open(written, "x", encoding="utf-8") as file:
+            file.write('{"traceEvents": [')
+            file.writelines(f"{',' if number else ''}\n{text}" for number, text in enumerate(_events(self._spans)))
+            file.write(f"\n], {rest}}}")
 
 
 def seconds_by_purpose(spans: list[TraceSpan]) -> dict[str, dict[str, float]]:

@@ -33,7 +33,7 @@ class RunResult:
     """A run that has ended.
 
     Attributes:
-        exit_code: The script's exit code.
+        exit_code: The script's exit code; 128 and the signal's number where a signal ended the command.
         histories: For each `fit` of the script its metrics by epoch, as Keras's History has them:
             {"loss": [0.9, 0.7], "val_loss": [0.8, 0.7]}.
         records: All records of the run, as --log-dir writes them to records.jsonl; the last is the summary.
@@ -78,6 +78,7 @@ def run(
     argv = [engine, "run", *argv, *given, *(behind if script is not None or args else [])]
     with tempfile.TemporaryDirectory(prefix=f"{engine}-records-") as directory:
         code = _waited_for(argv, directory)
+        code = code if code >= 0 else 128 - code
         error = Path(directory, ERROR)
         if error.exists():
             failure = json.loads(error.read_text())
@@ -186,7 +187,10 @@ def _copied(source: IO[bytes] | None, out: Any) -> Iterator[None]:
 # -- what it leaves ---------------------------------------------------------------------------------------------------
 def _result(code: int, file: Path) -> RunResult:
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    records = [json.loads(line) for line in lines]
+    records = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # the command ended while it wrote the line
+            records.append(json.loads(line))
     fits: dict[str, dict[str, list[float]]] = {}
     for record in records:
         if record["kind"] == "epoch":

@@ -19,7 +19,7 @@ from fdt.errors import UsageError, UserError
 from fdt.launch import describe
 from fdt.runs import DetachedRun, find, home, runs
 from frontends.report import FILE
-from frontends.shared_command import SharedCommand
+from frontends.shared_command import SharedCommand, print_table
 
 EXIT_PIPE = 128 + signal.SIGPIPE
 
@@ -118,10 +118,7 @@ def _list(found: Sequence[DetachedRun]) -> None:
     if not found:
         click.echo(f"no detached runs in {home()}; `run --detach` starts one")
         return
-    rows = [("RUN", "STATE", "AT", "SINCE", "COMMAND"), *(_row(run) for run in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for *cells, last in rows:
-        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last]))
+    print_table([("RUN", "STATE", "AT", "SINCE", "COMMAND"), *(_row(run) for run in found)])
 
 
 def _row(run: DetachedRun) -> tuple[str, str, str, str, str]:

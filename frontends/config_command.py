@@ -14,7 +14,7 @@ from fdt.cli.program import SETTINGS, Command, TakesScript
 from fdt.errors import UsageError
 from frontends.config import COMMANDS, FILE, PROFILES, PROJECT, find
 from frontends.settings import PROFILE, configurable, names_of, profiles
-from frontends.shared_command import SharedCommand
+from frontends.shared_command import SharedCommand, print_table
 
 DEFAULT = "default"
 _IN_HELP = re.compile(r"\[default: (.*?)\]", re.S)
@@ -35,7 +35,7 @@ def config_command(typed: Sequence[str], profile: str | None, as_json: bool) -> 
 
     The command line overrides the environment, which overrides hfdt.toml or [tool.hfdt] of pyproject.toml. A default
     holds where none of them sets the option.
-    COMMAND is run, verify, inspect, serve or simulate.  [default: run]
+    COMMAND is run, verify, inspect, serve, queue or simulate.  [default: run]
     """
     parent = click.get_current_context().parent
     assert parent is not None
@@ -87,10 +87,8 @@ def _show(title: str, found: dict[str, Any], options: dict[str, dict[str, Any]])
     where = found["file"] or f"no {FILE} and no [tool.hfdt] in {PROJECT}"
     profiles = f"; profiles: {', '.join(found['profiles'])}" if found["profiles"] else ""
     click.echo(f"{title}: {where}{profiles}\n")
-    rows = [("OPTION", "VALUE", "SOURCE"), *((n, _shown(o["value"]), o["source"]) for n, o in options.items())]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    for option, value, source in rows:
-        click.echo(f"{option:<{widths[0]}}  {value:<{widths[1]}}  {source}".rstrip())
+    rows = [(name, _shown(option["value"]), option["source"]) for name, option in options.items()]
+    print_table([("OPTION", "VALUE", "SOURCE"), *rows])
 
 
 def _shown(value: Any) -> str:

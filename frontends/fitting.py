@@ -40,21 +40,22 @@ def fit(engine: str, model: Any, args: tuple[Any, ...], given: Mapping[str, Any]
     for name in OF_SCRIPTS:
         if ours.get(name):
             raise UsageError(f"{name} is for scripts: `{engine} run`, or {engine}.run. {engine}.fit trains a model")
-    with _alone(engine):
+    if script.RUNNING:
+        raise UsageError(f"{engine}.fit starts workers of its own. Under `run` call the model's own fit instead")
+    busy = f"{engine}.fit trains one model at a time; another call of this process has not returned"
+    with alone(_TRAINING, busy):
         return _trained(engine, option_argv(engine, ours, of_keras), lambda: model.fit(*args, **for_keras), model)
 
 
 @contextlib.contextmanager
-def _alone(engine: str) -> Iterator[None]:
-    """Raise UsageError where this process already trains: its patches of Keras and its workers serve one `fit`."""
-    if script.RUNNING:
-        raise UsageError(f"{engine}.fit starts workers of its own. Under `run` call the model's own fit instead")
-    if not _TRAINING.acquire(blocking=False):
-        raise UsageError(f"{engine}.fit trains one model at a time; another call of this process has not returned")
+def alone(training: threading.Lock, refusal: str) -> Iterator[None]:
+    """Hold the lock. Raise UsageError where this process already trains: its patches of Keras serve one `fit`."""
+    if not training.acquire(blocking=False):
+        raise UsageError(refusal)
     try:
         yield
     finally:
-        _TRAINING.release()
+        training.release()
 
 
 def _trained(engine: str, argv: list[str], call: Callable[[], Any], model: Any) -> Any:

@@ -1,4 +1,6 @@
-"""A command of both programs, whose examples have the name of the program that was called."""
+"""A command of both programs, whose examples have the name of the program that was called; and a table of text."""
+
+from collections.abc import Sequence
 
 import click
 
@@ -15,3 +17,10 @@ class SharedCommand(Command):
             super().format_epilog(ctx, formatter)
         finally:
             self.epilog = written
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of cells, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -92,6 +92,7 @@ def make_elastic(given: Mapping[str, Any]) -> "Callable[[Path], HfdtEngine] | No
     timeout_s = TIMEOUT_S if given["elastic_timeout"] is None else given["elastic_timeout"]
 
     def make(logs: Path) -> "HfdtEngine":
+        from fdt.cli.detach import NotePrinter
         from hfdt.engine.discovery import DiscoveryScript, HostDiscovery
         from hfdt.engine.elastic import ElasticHfdtEngine
         from hfdt.engine.growing import SizeLimits
@@ -111,7 +112,7 @@ def make_elastic(given: Mapping[str, Any]) -> "Callable[[Path], HfdtEngine] | No
                 offers = stack.enter_context(contextlib.closing(Offers(endpoint, pool, logs)))
                 if not given["quiet"]:
                     announce("hfdt", offers.listener)
-            discovery.wait(started, timeout_s, lambda text: _print_line(given, text))
+            discovery.wait(started, timeout_s, NotePrinter("hfdt", given["quiet"]))
             engine = ElasticHfdtEngine(pool, limits, logs, close=stack.pop_all().close, **chosen)
         return engine
 
@@ -132,8 +133,3 @@ def _first_hosts(given: Mapping[str, Any]) -> "list[Host]":
 def _started(given: Mapping[str, Any], hosts: "list[Host]") -> int:
     """Return the number of slots that the start needs."""
     return given["workers"] or given["min_np"] or sum(host.slots for host in hosts) or 1
-
-
-def _print_line(given: Mapping[str, Any], text: str) -> None:
-    if not given["quiet"]:
-        click.echo(f"hfdt: {text}", err=True)

@@ -141,7 +141,11 @@ class Eager:
         found = entry.plan
         args = self._inputs(op, inputs, entry)
         attrs = _with(attrs, found.attrs) if found.attrs else attrs
-        outputs = self._original(found.op or op, count, args, attrs, ctx, name)
+        try:
+            outputs = self._original(found.op or op, count, args, attrs, ctx, name)
+        except tf.errors.OpError:
+            self._converter.exchange.count_failure()
+            raise
         if not outputs:
             return outputs
         return [self._output(op, t, i, entry) for i, t in enumerate(outputs)]

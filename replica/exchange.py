@@ -33,6 +33,7 @@ class GroupedExchange:
         self.rank, self.size = group.rank, group.size
         self.failure: Exception | None = None  # the error of a collective inside a graph, which TensorFlow wraps
         self._refusal: Exception | None = None
+        self._failed = 0  # operations on rows that raised an error, which the script may have caught
         self._thread = ThreadPoolExecutor(1, "exchange")  # one thread: collectives keep the order of their starts
         self._started: Future[list[Array]] | None = None  # the last one
 
@@ -44,6 +45,10 @@ class GroupedExchange:
     def refuse(self, error: Exception) -> None:
         """Let later collectives of this rank raise `error`, because the rank has strayed from the others."""
         self.failure = self._refusal = error
+
+    def count_failure(self) -> None:
+        """Count an operation that raised an error: other ranks, whose rows are others, may have gone on without it."""
+        self._failed += 1
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
@@ -65,6 +70,7 @@ class GroupedExchange:
     def _replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         if self._refusal is not None:
             raise self._refusal
+        name += f", after failed operations: {self._failed}" if self._failed else ""
         sent = [np.ravel(a).astype(self._wire(a, p), copy=False) for a, p in zip(arrays, placements, strict=True)]
         kinds = ["" if isinstance(p, Shard) else s.dtype.str for s, p in zip(sent, placements, strict=True)]
         counts = [self._counts(a, s, p) for a, s, p in zip(arrays, sent, placements, strict=True)]

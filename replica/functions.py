@@ -216,6 +216,7 @@ class Functions:
         except tf.errors.OpError:
             if self._converter.exchange.failure is not None:  # TensorFlow has wrapped it
                 raise self._converter.exchange.failure from None
+            self._converter.exchange.count_failure()
             raise
         outputs = list(outputs or ())
         for gather in result.gathers:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
@@ -29,12 +29,6 @@ WITHOUT_OPTIMIZER = (
 )
 
 
-class SessionHooks(Protocol):
-    """The patches of an engine for TensorFlow 1's sessions, in which placements are not used."""
-
-    def installed(self) -> contextlib.AbstractContextManager[None]: ...
-
-
 class PlacedRank:
     """The implementation of client_shim.replica.rank.ReplicaRank by placements.
 
@@ -43,7 +37,8 @@ class PlacedRank:
         exchange: The collectives of the placements.
         options: The command line's: rule, allow_replicated.
         say: Prints a line for the user; called on rank 0 only.
-        sessions: Makes the SessionHooks from two functions: one counts a divided step, the other a replicated one.
+        sessions: Makes the context in which the engine runs TensorFlow 1's sessions, without placements, from two
+            functions: one counts a divided step, the other a replicated one.
     """
 
     skippable_regions = None
@@ -54,7 +49,7 @@ class PlacedRank:
         exchange: GroupedExchange,
         options: Mapping[str, str],
         show_line: Callable[[str], None],
-        sessions: Callable[[Callable[[Any], None], Callable[[], None]], SessionHooks],
+        sessions: Callable[[Callable[[Any], None], Callable[[], None]], contextlib.AbstractContextManager[None]],
     ) -> None:
         self._group = group
         self._show_line = show_line if group.rank == 0 else lambda line: None
@@ -70,7 +65,7 @@ class PlacedRank:
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
         """Install the placements and the session hooks."""
-        with self._engine.installed(), self._sessions.installed():
+        with self._engine.installed(), self._sessions:
             yield
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:

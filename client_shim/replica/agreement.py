@@ -6,6 +6,7 @@ All ranks run the same lines. They stay in step only while they take the same br
 import builtins
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,17 +34,51 @@ def agreed(group: ReplicaGroup, seed: int, *, clocks: bool = True) -> Iterator[N
         shared(stack, seed)
         if clocks:
             agreed_clocks(stack, group)
-        replace(stack, builtins, "input", functools.partial(_input, group, builtins.input))
+        if sys.stdin is not None:
+            replace(stack, sys, "stdin", _StandardInput(sys.stdin, group))
+        replace(stack, builtins, "input", functools.partial(_input, group, builtins.input, sys.stdin))
         for module, name in compat.DOWNLOADS.items():
             wrapt.register_post_import_hook(functools.partial(_one_by_one, stack, group, name), module)
         yield
 
 
-def _input(group: ReplicaGroup, original: Callable[..., str], prompt: object = "") -> str:
+class _StandardInput(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """sys.stdin, which rank 0 reads for all ranks."""
+
+    def __init__(self, original: Any, group: ReplicaGroup) -> None:
+        super().__init__(original)
+        self._self_group = group
+
+    def read(self, size: int = -1) -> str:
+        """Return up to `size` characters; -1: all."""
+        return self._self_read("read", size)
+
+    def readline(self, size: int = -1) -> str:
+        """Return a line, of up to `size` characters."""
+        return self._self_read("readline", size)
+
+    def readlines(self, hint: int = -1) -> list[str]:
+        """Return all lines."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.readline, "")
+
+    def __next__(self) -> str:
+        return next(iter(self))
+
+    def _self_read(self, name: str, size: int) -> str:
+        group = self._self_group
+        text = getattr(self.__wrapped__, name)(size) if group.rank == 0 else None
+        return str(group.broadcast(text, "standard input"))
+
+
+def _input(group: ReplicaGroup, original: Callable[..., str], stdin: Any, prompt: object = "") -> str:
     """Read a line on rank 0 and broadcast it; the end of rank 0's input raises EOFError on every rank."""
     answer: str | None = None
     if group.rank == 0:
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError), contextlib.ExitStack() as stack:
+            replace(stack, sys, "stdin", getattr(stdin, "__wrapped__", stdin))  # a terminal's lines are edited
             answer = original(prompt)
     answer = group.broadcast(answer, "input")
     if answer is None:

@@ -107,12 +107,12 @@ class Analysis:
 
     def flags(self, function: Any, owner: Any) -> dict[str, Any]:
         """Return the flags of attributes and of the module that the function tests. `owner`: its first argument."""
-        code, flags = function.__code__, dict[str, Any]()
+        code, names, flags = function.__code__, function.__globals__, dict[str, Any]()
         for path, read in _tested_in(code).items():
             of_owner = _is_of_owner(path, code)
             if path in code.co_varnames or (of_owner and owner is None):
                 continue
-            root = _root(code.co_varnames[0], owner) if of_owner else functools.partial(_same, function.__globals__)
+            root = _root(code.co_varnames[0], owner) if of_owner else lambda: names
             flags[path] = read(path, root())
             self._reads.append((read, path, root, flags[path]))
         return {path: value for path, value in flags.items() if value is not UNKNOWN}
@@ -126,12 +126,8 @@ def _root(name: str, owner: Any) -> Callable[[], Mapping[str, Any]]:
     try:
         known = weakref.ref(owner)
     except TypeError:
-        return functools.partial(_same, {name: owner})
+        return lambda: {name: owner}
     return lambda: {name: known()}
-
-
-def _same(names: Mapping[str, Any]) -> Mapping[str, Any]:
-    return names
 
 
 def _is_same(one: Any, other: Any) -> bool:

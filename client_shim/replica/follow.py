@@ -11,6 +11,7 @@ from pathlib import Path
 
 from client_shim.replica import remote_ranks
 from client_shim.replica.agreement import agreed
+from client_shim.replica.file_order import ordered_files
 from client_shim.replica.rank import ASYNCHRONOUS, InstalledRank, RankConfig
 from client_shim.replica.run import wait_for_end
 from client_shim.replica.scratch import diverted, real_paths
@@ -28,8 +29,8 @@ from fdt.shm_reaper import outlive
 
 def follow(package: str) -> None:
     """Run the script of this process's RankConfig to its end, as a rank of the engine's `package`."""
-    if sys.path and sys.path[0] in ("", "/", os.getcwd()):
-        del sys.path[0]  # added by `python -m`
+    if sys.path and sys.path[-1] in ("", "/", os.getcwd()):
+        del sys.path[-1]  # added by `python -m` (fdt/__init__.py)
     shield()
     task, process_group = _come()
     part = InstalledRank(task.options)
@@ -39,6 +40,7 @@ def follow(package: str) -> None:
             quiet_import(),
             diverted(Path(task.scratch), Path(task.directory)),
             agreed(process_group, task.seed, clocks=ASYNCHRONOUS not in task.options),
+            ordered_files(process_group, task.temporary, task.scratch, part.in_line),
         ):
             with part.installed(package, process_group, task.options):
                 with recorded(rank=task.rank, agrees=True):

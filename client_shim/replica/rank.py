@@ -8,6 +8,7 @@ import functools
 import importlib
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class RankConfig:
     script: str  # its absolute path, or "-m package.module"
     name: str  # the script as the user named it
     script_args: Sequence[str]
+    temporary: str = ""  # rank 0's folder of temporary files
     parent: int = 0  # process id of the command, on its own host
 
     @classmethod
@@ -99,7 +101,8 @@ class ReplicatedScript:
     def config(self, size: int) -> RankConfig:
         """Return what the configurations of all `size` ranks have in common."""
         path = os.path.abspath(self.path) if module_of(self.path) is None else self.path
-        return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args))
+        temporary = tempfile.gettempdir()
+        return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args), temporary)
 
     def bound(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Within the context, rank 0 of `size` keeps to its share of the cores, if the options bind ranks to cores."""
@@ -152,6 +155,10 @@ class InstalledRank:
 
     def steps(self) -> int:
         return self.rank.steps() if self.rank is not None else 0
+
+    def in_line(self) -> bool:
+        """Return whether ranks run the same lines together: asynchronous ones do so until they train."""
+        return self._turns is None or not self.steps()
 
 
 @contextlib.contextmanager

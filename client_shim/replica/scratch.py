@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -25,16 +25,17 @@ import wrapt
 from fdt import compat
 from fdt.patches import replace
 
-_WRITING = frozenset("wax+")
+WRITING = frozenset("wax+")  # letters of a mode
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 # Name in `os`: its path arguments, which come first.
 _PATH = ("path",)
-_MAKES = {"mkdir": _PATH}
-_CHANGES = {"rename": ("src", "dst"), "replace": ("src", "dst"), "chmod": _PATH, "utime": _PATH, "truncate": _PATH}
-_READS = {"stat": _PATH, "lstat": _PATH, "access": _PATH}
-_LISTS = {"listdir": _PATH, "scandir": _PATH}
+MAKES = {"mkdir": _PATH}
+MOVES = {"rename": ("src", "dst"), "replace": ("src", "dst")}
+_CHANGES = {**MOVES, "link": ("src", "dst"), "chmod": _PATH, "utime": _PATH, "truncate": _PATH}
+_READS = {"stat": _PATH, "lstat": _PATH, "access": _PATH, "readlink": _PATH}
 _ENTERS = {"chdir": _PATH}
-_REMOVES = ("remove", "unlink", "rmdir")
+LINKS = ("symlink", "link")
+REMOVES = ("remove", "unlink", "rmdir")
 
 
 class Scratch:
@@ -74,16 +75,29 @@ class Scratch:
         return real if self._within else path
 
     def changed(self, path: Any) -> Any:
-        """Return where a file is to be changed or moved; copy the real file first if this rank has none."""
+        """Return where a file is to be changed or moved; copy the real file first if this rank has none.
+
+        A folder is not copied: what it holds is read in the real one, where rank 0 moves it.
+        """
         mine = self.written(path)
         if mine is not path and not _exists(mine):
-            _copy(_builtin_open, path, mine)
+            if _isdir(os.fsdecode(path)):
+                _makedirs(mine)
+            else:
+                _copy(_builtin_open, path, mine)
         return mine
 
-    def listed(self, path: Any) -> Any:
-        """Return where a folder is to be listed: the real one until this rank has written into its own."""
+    def list(self, path: Any = ".") -> list[Any]:
+        """Return the names in a folder: those of the real one, and those that this rank has written."""
+        return [entry.name for entry in self.scan(path)] if _is_path(path) else _list(path)
+
+    def scan(self, path: Any = ".") -> Any:
+        """Return os.scandir's entries of the real folder and of this rank's, which come first."""
         mine = self.read(path)
-        return mine if mine is path or not _isdir(os.fsdecode(path)) or _list(mine) else path
+        if mine is path or not _isdir(os.fsdecode(path)):
+            return _scan(mine)
+        with _scan(mine) as own, _scan(path) as real:
+            return _Entries({entry.name: entry for entry in (*real, *own)}.values())
 
     def entered(self, path: Any) -> Any:
         """Return the new working directory: the real one, or this rank's where rank 0 has not made the real one yet."""
@@ -98,8 +112,25 @@ class Scratch:
         return _getcwd().removeprefix(self._folder) if self._within else _getcwd()
 
 
+class _Entries(contextlib.AbstractContextManager[Any]):
+    """Entries as os.scandir returns them."""
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __exit__(self, *error: object) -> None:
+        self._entries = iter(())
+
+
 # the originals, saved before they are patched
 _lstat, _stat, _mkdir, _list, _getcwd, _builtin_open = os.lstat, os.stat, os.mkdir, os.listdir, os.getcwd, builtins.open
+_scan = os.scandir
 
 
 def _exists(path: str) -> bool:
@@ -152,7 +183,7 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
         # AutoGraph writes source files to tempdir, and Python itself opens them
-        tempfile.tempdir = os.path.join(folder, "tmp")
+        tempfile.tempdir = os.path.join(folder, ".tmp")  # hidden: its names differ between ranks (file_order.py)
         os.makedirs(tempfile.tempdir, exist_ok=True)
         opens = functools.partial(_open, scratch, builtins.open)
         # `tokenize` reads source by its own name
@@ -161,16 +192,18 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
         replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
         replace(stack, os, "getcwd", scratch.getcwd)
         maps = (
-            (_MAKES, scratch.written),
+            (MAKES, scratch.written),
             (_CHANGES, scratch.changed),
             (_READS, scratch.read),
-            (_LISTS, scratch.listed),
             (_ENTERS, scratch.entered),
         )
         for names, mapping in maps:
             for name, paths in names.items():
                 replace(stack, os, name, _mapped(getattr(os, name), mapping, dict(enumerate(paths))))
-        for owner, name in (*((os, name) for name in _REMOVES), (shutil, "rmtree")):
+        replace(stack, os, "symlink", _mapped(os.symlink, scratch.written, {1: "dst"}))  # its source is relative to it
+        replace(stack, os, "listdir", scratch.list)
+        replace(stack, os, "scandir", scratch.scan)
+        for owner, name in (*((os, name) for name in REMOVES), (shutil, "rmtree")):
             replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
         for hook in compat.FILE_FUNCTIONS:
             mapping = scratch.written if hook.writes else scratch.read
@@ -181,7 +214,7 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
 
 
 def _open(scratch: Scratch, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    if not _WRITING.intersection(mode):
+    if not WRITING.intersection(mode):
         return original(scratch.read(file), mode, *args, **kwargs)
     mine = scratch.written(file)
     if mine is not file and ("a" in mode or "+" in mode) and "w" not in mode:
@@ -190,9 +223,13 @@ def _open(scratch: Scratch, original: Any, file: Any, mode: str = "r", *args: An
 
 
 def _os_open(scratch: Scratch, original: Any, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-    descriptor: int = original(scratch.written(path) if writes else scratch.read(path), flags, *args, **kwargs)
+    descriptor: int = original(scratch.written(path) if writes(flags) else scratch.read(path), flags, *args, **kwargs)
     return descriptor
+
+
+def writes(flags: int) -> bool:
+    """Return whether os.open with these flags opens a file for writing."""
+    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
 def _copy(opening: Any, real: Any, mine: Any) -> None:
@@ -254,7 +291,7 @@ def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, mod
 
     @functools.wraps(original)
     def init(self: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
-        writes = _WRITING.intersection(mode or "r")
-        original(self, scratch.written(name) if writes else scratch.read(name), mode, *args, **kwargs)
+        mapping = scratch.written if WRITING.intersection(mode or "r") else scratch.read
+        original(self, mapping(name), mode, *args, **kwargs)
 
     replace(stack, cls, "__init__", init)

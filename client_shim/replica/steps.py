@@ -99,7 +99,12 @@ def by_script() -> bool:
     frame = sys._getframe(2)
     if not of_script(frame.f_code.co_filename) or threading.current_thread() is not threading.main_thread():
         return False
-    return not any(caller.f_code.co_filename.endswith(_CALLS_BACK) for caller, _ in traceback.walk_stack(frame))
+    return not called_back(frame)
+
+
+def called_back(frame: FrameType) -> bool:
+    """Return whether TensorFlow has called Python back at `frame`."""
+    return any(caller.f_code.co_filename.endswith(_CALLS_BACK) for caller, _ in traceback.walk_stack(frame))
 
 
 def script_frames(frame: FrameType | None = None) -> Iterator[FrameType]:

@@ -12,8 +12,8 @@ from fdt.errors import UserError
 
 def main() -> int:
     """Run the script of this process's plan and return its exit code."""
-    if sys.path and sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]  # added by `python -m`
+    if sys.path and sys.path[-1] in ("", os.getcwd()):
+        del sys.path[-1]  # added by `python -m` (fdt/__init__.py)
     plan = RecordingPlan.take()
     if plan is None:
         raise SystemExit(f"`verify` starts {__name__} with {VARIABLE} set; it cannot be run by hand")

@@ -14,9 +14,11 @@ from fdt.errors import UsageError
 
 STEPS = 10
 _NOT_WITH = ("detach", "resume")
+_SAVING = {"--run-dir", "--grace-period", "--commit-every", "--checkpoint-every"}  # nothing is saved
+_JOINING = {"--join-at", "--max-np", "--elastic-timeout"}  # workers would join the comparison
 # Options of a run that the comparison does not pass on: (with a value, flags).
-_OF_THE_RUN = (
-    {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--timeline", "--run-dir", "--profile"},
+OF_THE_RUN = (
+    {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--timeline", "--profile", *_SAVING, *_JOINING},
     {"-v", "--verbose", "-q", "--quiet", "--no-config", "--json"},
 )
 
@@ -47,7 +49,7 @@ def request_of(
 ) -> VerifyRequest:
     """Return the comparison that the current command asks for."""
     typed = click.get_current_context().meta[TYPED]
-    return VerifyRequest(engine, script, script_args, without(typed, *_OF_THE_RUN), workers, steps, seed, log_dir)
+    return VerifyRequest(engine, script, script_args, without(typed, *OF_THE_RUN), workers, steps, seed, log_dir)
 
 
 def verify_first(engine: str, script: str, script_args: Sequence[str], given: dict[str, Any], workers: int) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from fdt import runs
-from fdt.errors import EXIT_INTERRUPTED
+from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.runs import VARIABLE, DetachedRun, ProcessIdentity, create
 from fdt.security import is_private
 
@@ -233,13 +233,17 @@ def registered(request: "RunRequest", noted: DetachedRun | None, logs: Path) -> 
     """Register the run of this process with the directory of its logs. A detached run is registered already.
 
     Yields:
-        The run; None where it cannot be registered, as with a home directory that cannot be written.
+        The run; None where it cannot be registered, as with no home directory that can be written.
     """
     if noted is not None:
         noted.write("logs", {"directory": str(logs)})
         yield noted
         return
-    run = AttachedRun(attached_home() / f"{runs.stem(request.script)}-{os.getpid()}")
+    try:
+        run = AttachedRun(attached_home() / f"{runs.stem(request.script)}-{os.getpid()}")
+    except UserError:
+        yield None
+        return
     try:
         yield run if _created(run, request, logs) else None
     finally:

@@ -119,18 +119,16 @@ def certs_command(directory: Path, hosts: Sequence[str], days: int, users: Seque
     for user in users:
         if user in ("ca", CLIENT, *hosts) or not USER.fullmatch(user) or users.count(user) > 1:
             raise UsageError(f"each user must have a name of letters and digits, given once. Received: {user!r}")
-    valid = datetime.timedelta(days=days)
+    valid, made = datetime.timedelta(days=days), ("ca", CLIENT, *hosts, *users)
     if users and not hosts and (directory / "ca.key").exists():
         add_users(directory, users, valid)
-        name = click.get_current_context().find_root().info_name
-        click.echo(f"{name}: made {', '.join(users)} in {directory}, valid for {days} days")
-        return
-    make(directory, hosts, valid, users)
-    server = hosts[0] if hosts else "HOST"
+        made = tuple(users)
+    else:
+        make(directory, hosts, valid, users)
     name = click.get_current_context().find_root().info_name
-    click.echo(f"{name}: made {', '.join(('ca', CLIENT, *hosts, *users))} in {directory}, valid for {days} days")
-    files = "--tls-cert {0}/{1}.pem --tls-key {0}/{1}.key --tls-ca {0}/ca.pem"
+    click.echo(f"{name}: made {', '.join(made)} in {directory}, valid for {days} days")
     if hosts:
+        server, files = hosts[0], "--tls-cert {0}/{1}.pem --tls-key {0}/{1}.key --tls-ca {0}/ca.pem"
         click.echo(f"{name}: on {server}: {name} serve --host {server} {files.format(directory, server)}")
         click.echo(f"{name}: users: {name} run --server {server}:PORT {files.format(directory, CLIENT)} script.py")
 

@@ -232,14 +232,7 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
     from fdt.report import RECORDS_VARIABLE, Screen
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
-    if request.log_dir is not None:
-        chosen.append(_records(request, workers, logs.directory))
-    elif noted is not None:
-        with contextlib.suppress(OSError):  # of no use but to the live page
-            chosen.append(_records(request, workers, logs.directory, UNASKED_BYTES))
-    if asked := os.environ.pop(RECORDS_VARIABLE, None):
-        chosen.append(_records(request, workers, Path(asked)))
-    if request.tensorboard is not None:
+    if request.tensorboard is not None:  # it and --timeline first: they may raise, and leave no file open
         from fdt.report.records import TensorBoard
 
         chosen.append(TensorBoard(request.tensorboard))
@@ -247,6 +240,13 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
         from fdt.timeline import Trace
 
         chosen.append(Trace(request.timeline, chosen[0].note))
+    if request.log_dir is not None:
+        chosen.append(_records(request, workers, logs.directory))
+    elif noted is not None:
+        with contextlib.suppress(OSError):  # of no use but to the live page
+            chosen.append(_records(request, workers, logs.directory, UNASKED_BYTES))
+    if asked := os.environ.pop(RECORDS_VARIABLE, None):
+        chosen.append(_records(request, workers, Path(asked)))
     if noted is not None:
         from fdt.report.records import DetachedReporter
 

@@ -12,12 +12,12 @@ from fdt.data.arrays import ArraySource
 from fdt.data.epochs import EpochBoundary, Epochs, iterators_of
 from fdt.data.feed import Feed, FeedSource
 from fdt.data.graph import GraphSource
-from fdt.data.source import Reader, Source
+from fdt.data.source import Source
 from fdt.errors import UsageError
 from fdt.job import ArrayData, Data, FeedData, FitArguments, GraphData
 from fdt.typing import Batch
 
-__all__ = ["Batch", "Feed", "Reader", "Source", "first_batch_checksum", "iterators_of_fit", "open_source"]
+__all__ = ["Batch", "Feed", "Source", "first_batch_checksum", "iterators_of_fit", "open_source"]
 
 DEFAULT_BATCH = 32  # Keras's default
 RANDOM_SAMPLING = "random-sampling"

@@ -1,6 +1,6 @@
 """The source of array data: each rank slices or gathers rows in the TensorFlow graph, from shared memory."""
 
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from typing import Any
 
@@ -11,7 +11,7 @@ from fdt import ops
 from fdt.blobs import Blobs
 from fdt.data import epochs
 from fdt.data.epochs import Cut, Epochs, Rows, Span
-from fdt.data.source import Reader, as_is
+from fdt.data.source import ReadBatch, as_is
 from fdt.job import ArrayData
 from fdt.tensors import unflatten
 from fdt.typing import Batch, Dataset
@@ -90,9 +90,9 @@ class ArraySource:
         whole = reduce(lambda left, right: left.concatenate(right), parts)
         return whole.prefetch(AHEAD).with_options(options)
 
-    def reader(self, epoch: int) -> Reader:
+    def reader(self, epoch: int) -> ReadBatch:
         """Implement Source."""
-        return _ArrayReader(self, epoch)
+        return partial(self.read, epoch)
 
     def read(self, epoch: int, index: int) -> Batch:
         """Return the global batch `index` of `epoch`."""
@@ -151,14 +151,6 @@ class ArraySource:
         if self._order is None or self._order[0] != data_pass:
             self._order = data_pass, epochs.permutation(self.samples, self._seed, data_pass)
         return self._order[1]
-
-
-class _ArrayReader:
-    def __init__(self, source: ArraySource, epoch: int) -> None:
-        self._source, self._epoch = source, epoch
-
-    def read(self, index: int) -> Batch:
-        return self._source.read(self._epoch, index)
 
 
 def _ranges(table: Cut) -> Dataset:

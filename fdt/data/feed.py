@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from fdt.blobs import Blobs
 from fdt.data import epochs, source
-from fdt.data.source import Reader
+from fdt.data.source import ReadBatch
 from fdt.errors import OTHER_ROWS, WorkerError
 from fdt.job import FEED_WINDOW, FeedData
 from fdt.rpc.session_pb2 import FeedBatch, FeedWanted
@@ -133,18 +133,10 @@ class FeedSource:
         whole = tf.data.Dataset.from_generator(draw, output_signature=(spec, share))
         return whole.prefetch(1)
 
-    def reader(self, epoch: int) -> Reader:
+    def reader(self, epoch: int) -> ReadBatch:
         """Implement Source."""
         self._feed.begin(epoch)
-        return _FeedReader(self._feed, epoch, self.element_spec)
-
-
-class _FeedReader:
-    def __init__(self, feed: Feed, epoch: int, spec: Any) -> None:
-        self._feed, self._epoch, self._spec = feed, epoch, spec
-
-    def read(self, index: int) -> Batch:
-        return _tensors(self._feed.take(self._epoch, index), self._spec)
+        return lambda index: _tensors(self._feed.take(epoch, index), self.element_spec)
 
 
 def _until_end(take: Callable[[int], Any]) -> Iterator[Any]:

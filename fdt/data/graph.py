@@ -10,7 +10,7 @@ that it missed; one that needs an earlier pass rebuilds the pipeline. A worker's
 because the iterators that it makes itself must not count.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -21,7 +21,7 @@ from fdt.blobs import Blobs
 from fdt.data import division, pipeline, source
 from fdt.data.epochs import EpochBoundary, Epochs, iterators_before
 from fdt.data.pipeline import Parts
-from fdt.data.source import Reader, as_is
+from fdt.data.source import ReadBatch, as_is
 from fdt.job import GraphData
 from fdt.typing import Batch, Dataset
 
@@ -90,9 +90,9 @@ class GraphSource:
             )
         return pass_reader.epoch(epoch)
 
-    def reader(self, epoch: int) -> Reader:
+    def reader(self, epoch: int) -> ReadBatch:
         """Implement Source."""
-        return _GraphReader(self._pass_reader(None, self._whole, _ahead), epoch)
+        return _in_order(self._pass_reader(None, self._whole, _ahead).read(epoch))
 
     def _pass_reader(
         self, key: tuple[int, int] | None, build: Callable[[], Dataset], decorate: Callable[[Dataset], Dataset]
@@ -238,21 +238,21 @@ def _rest(head: Any, iterator: Any, count: int) -> Dataset:
     return tf.data.Dataset.from_tensors(head).concatenate(more).take_while(present).map(value)
 
 
-class _GraphReader:
-    def __init__(self, pass_reader: _PassReader, epoch: int) -> None:
-        self._iterator, self._position = pass_reader.read(epoch), 0
+def _in_order(batches: Iterator[Batch]) -> ReadBatch:
+    """Return a function that reads the batches before the wanted one, too: a pipeline has no random access."""
+    position = 0
 
-    def read(self, index: int) -> Batch:
-        """Return a batch, after reading those before it: a pipeline has no random access."""
-        if index < self._position:
-            raise ValueError(
-                f"batches of a pipeline must be read in rising order. Received: {index} after {self._position}"
-            )
-        for batch in self._iterator:
-            self._position += 1
-            if self._position > index:
+    def read(index: int) -> Batch:
+        nonlocal position
+        if index < position:
+            raise ValueError(f"batches of a pipeline must be read in rising order. Received: {index} after {position}")
+        for batch in batches:
+            position += 1
+            if position > index:
                 return batch
         raise IndexError(f"no such batch in this epoch. Received: {index}")
+
+    return read
 
 
 def _drain(iterable: Any) -> None:

@@ -9,6 +9,8 @@ from fdt.compat.tensorflow import dataset_ops
 from fdt.errors import OTHER_ROWS
 from fdt.typing import Batch, Dataset
 
+# Returns batch `index` of an epoch, an index higher than in the call before. Raises IndexError: there is no such batch.
+ReadBatch = Callable[[int], Batch]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -30,20 +32,6 @@ class SinglePass(dataset_ops.UnaryUnchangedStructureDataset):
     def __iter__(self) -> Any:
         self._one = self._one or iter(self._input_dataset)
         return self._one
-
-
-class Reader(Protocol):
-    """Whole batches of one epoch, for engines that give a worker whole batches."""
-
-    def read(self, index: int) -> Batch:
-        """Return batch `index` of the epoch.
-
-        Args:
-            index: Higher than in the call before.
-
-        Raises:
-            IndexError: The epoch has no such batch.
-        """
 
 
 class Source(Protocol):
@@ -96,8 +84,8 @@ class Source(Protocol):
             of this rank and of the global batch.
         """
 
-    def reader(self, epoch: int) -> Reader:
-        """Return a reader of whole batches of `epoch`."""
+    def reader(self, epoch: int) -> ReadBatch:
+        """Return a reader of whole batches of `epoch`, for engines that give a worker whole batches."""
 
 
 def in_memory(data: Dataset) -> Dataset:

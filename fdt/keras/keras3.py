@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fdt.compat.keras3 import DynamicBackend, KerasSaveable, Operation, pythonify_logs, tracking
 from fdt.keras import Apply, all_variables, attribute, is_of_keras, natives, pickling, refuse_strategy, unique
-from fdt.keras.variables import Traced, trace_step, trace_unbuilt
+from fdt.keras.variables import KerasBase, trace_step, trace_unbuilt
 from fdt.typing import Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "_initial_epoch")  # set by fit and evaluate
@@ -19,14 +19,12 @@ _CACHES = ("_exclude_from_weight_decay_cache",)
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
 
 
-class Keras3:
+class Keras3(KerasBase):
     """`keras` 3 with the TensorFlow backend."""
 
     name = "keras"
     keras = keras
-
-    def __init__(self) -> None:
-        self._traced = Traced()
+    kinds_of_optimizers = (keras.optimizers.Optimizer,)
 
     def trainable(self, model: Model) -> list[Variable]:
         return unique(model.trainable_variables)
@@ -37,11 +35,6 @@ class Keras3:
     def seeds(self, model: Model) -> list[Variable]:
         states = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
         return [v for v in self.non_trainable(model) if id(v) in states]
-
-    def optimizers(self, model: Model) -> list[Optimizer]:
-        kept = [v for _, v in sorted(vars(model).items()) if isinstance(v, keras.optimizers.Optimizer)]
-        first = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
-        return unique(first + kept)
 
     def optimizer(self, model: Model) -> list[Variable]:
         return unique([v for optimizer in self.optimizers(model) for v in optimizer.variables])
@@ -110,18 +103,11 @@ class Keras3:
         return pickling.dumps(model, reduces, frozenset(map(id, pickled_variables)))
 
     def settings(self) -> dict[str, Any]:
-        config = keras.config
-        return {
-            "floatx": config.floatx(),
-            "epsilon": config.epsilon(),
-            "image_data_format": config.image_data_format(),
-            "dtype_policy": keras.saving.serialize_keras_object(config.dtype_policy()),
-        }
+        policy = keras.saving.serialize_keras_object(keras.config.dtype_policy())
+        return {**super().settings(), "dtype_policy": policy}
 
     def apply_settings(self, settings: dict[str, Any]) -> None:
-        keras.config.set_floatx(settings["floatx"])
-        keras.config.set_epsilon(settings["epsilon"])
-        keras.config.set_image_data_format(settings["image_data_format"])
+        super().apply_settings(settings)
         keras.config.set_dtype_policy(keras.saving.deserialize_keras_object(settings["dtype_policy"]))
 
     def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:

@@ -30,12 +30,11 @@ def reduce_plain(obj: Any, _: Any) -> Any:
     if isinstance(obj, weakref.ref):
         target = obj()
         return (_dead_reference, ()) if target is None else (weakref.ref, (target,))
-    if type(obj) in (weakref.WeakKeyDictionary, weakref.WeakSet, weakref.WeakValueDictionary):
-        return type(obj), ()  # caches
+    caches = weakref.WeakKeyDictionary, weakref.WeakSet, weakref.WeakValueDictionary
+    if type(obj) in caches or isinstance(obj, threading.local):
+        return type(obj), ()
     if isinstance(obj, _LOCKS):
         return type(obj) if obj.__class__ is _LOCKS[1] else threading.Lock, ()
-    if isinstance(obj, threading.local):
-        return _local_like, (type(obj),)
     return NotImplemented
 
 
@@ -45,10 +44,6 @@ class _Gone:
 
 def _dead_reference() -> Any:
     return weakref.ref(_Gone())
-
-
-def _local_like(cls: type) -> Any:
-    return cls()
 
 
 class ValueLookup(Protocol):

@@ -19,7 +19,7 @@ from fdt.compat.tf_keras import (
     tf_utils,
 )
 from fdt.keras import Apply, all_variables, attribute, natives, pickling, refuse_strategy, unique
-from fdt.keras.variables import Traced, call_converted, trace_step, trace_unbuilt
+from fdt.keras.variables import KerasBase, call_converted, trace_step, trace_unbuilt
 from fdt.typing import Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function", "_training_state")
@@ -30,14 +30,12 @@ _OF_OP_LAYERS = ("call", "function", "symbol", "_call_spec")
 _WRAPPED = ("update_state", "result")  # a metric's methods, wrapped by its __new__
 
 
-class TfKeras:
+class TfKeras(KerasBase):
     """`tf_keras`."""
 
     name = "tf_keras"
     keras = tf_keras
-
-    def __init__(self) -> None:
-        self._traced = Traced()
+    kinds_of_optimizers = (tf_keras.optimizers.Optimizer, optimizer_v2.OptimizerV2)
 
     def trainable(self, model: Model) -> list[Variable]:
         return unique(_variables(model.trainable_variables))
@@ -50,12 +48,6 @@ class TfKeras:
         held = [value for layer in model._flatten_layers() for _, value in sorted(vars(layer).items())]
         generators = [getattr(value, "_generator", None) or value for value in held]
         return unique([g.state for g in generators if isinstance(g, tf.random.Generator)])
-
-    def optimizers(self, model: Model) -> list[Optimizer]:
-        kinds = (tf_keras.optimizers.Optimizer, optimizer_v2.OptimizerV2)
-        kept = [v for _, v in sorted(vars(model).items()) if isinstance(v, kinds)]
-        first = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
-        return unique(first + kept)
 
     def optimizer(self, model: Model) -> list[Variable]:
         found = [v for optimizer in self.optimizers(model) for v in _optimizer_variables(optimizer)]
@@ -110,18 +102,10 @@ class TfKeras:
         return pickling.dumps(model, (_reduce_object,), ids, [model._steps_per_execution])
 
     def settings(self) -> dict[str, Any]:
-        backend = tf_keras.backend
-        return {
-            "floatx": backend.floatx(),
-            "epsilon": backend.epsilon(),
-            "image_data_format": backend.image_data_format(),
-            "dtype_policy": tf_keras.mixed_precision.global_policy().name,
-        }
+        return {**super().settings(), "dtype_policy": tf_keras.mixed_precision.global_policy().name}
 
     def apply_settings(self, settings: dict[str, Any]) -> None:
-        tf_keras.backend.set_floatx(settings["floatx"])
-        tf_keras.backend.set_epsilon(settings["epsilon"])
-        tf_keras.backend.set_image_data_format(settings["image_data_format"])
+        super().apply_settings(settings)
         tf_keras.mixed_precision.set_global_policy(settings["dtype_policy"])
 
     def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:

@@ -15,7 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable, ag_ctx, api
-from fdt.typing import Layer, Optimizer, Variable
+from fdt.keras import unique
+from fdt.typing import Layer, Model, Optimizer, Variable
 
 WRITERS = (  # the methods of tf.Variable that assign
     "assign",
@@ -26,8 +27,32 @@ WRITERS = (  # the methods of tf.Variable that assign
     *(f"scatter_nd_{what}" for what in ("add", "sub", "update", "max", "min")),
 )
 
+_SETTINGS = ("floatx", "epsilon", "image_data_format")
+
 # TensorFlow redefines some of these methods in the subclass.
 ASSIGNING = [(owner, n) for owner in (BaseResourceVariable, ResourceVariable) for n in WRITERS if n in vars(owner)]
+
+
+class KerasBase:
+    """What both flavors (fdt/keras/__init__.py) have in common."""
+
+    keras: Any  # the module
+    kinds_of_optimizers: tuple[type, ...]
+
+    def __init__(self) -> None:
+        self._traced = Traced()
+
+    def optimizers(self, model: Model) -> list[Optimizer]:
+        kept = [v for _, v in sorted(vars(model).items()) if isinstance(v, self.kinds_of_optimizers)]
+        first = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
+        return unique(first + kept)
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self.keras.backend, name)() for name in _SETTINGS}
+
+    def apply_settings(self, settings: dict[str, Any]) -> None:
+        for name in _SETTINGS:
+            getattr(self.keras.backend, f"set_{name}")(settings[name])
 
 
 def tensor_variable(variable: Any) -> tf.Variable:

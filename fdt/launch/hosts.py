@@ -20,6 +20,7 @@ from pathlib import Path
 from fdt.errors import UsageError, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SETTING = re.compile(r"(max[_-])?slots=[1-9][0-9]*")
 _INTERACTIVE = "4294967290"  # number of the step in which salloc runs a shell; it has the job's variables
 _STEP_ENDED = re.compile(r"srun: error: \S+: task 0: Exited with exit code \d+")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
@@ -50,14 +51,17 @@ def read_hostfile(path: Path) -> list[Host]:
     Each line has one host: `host1 slots=4`, as Open MPI has it, or `host1:4`. A # begins a comment.
     """
     try:
-        lines = [line.split("#")[0].split() for line in path.read_text().splitlines()]
+        lines = [re.sub(r"\s*=\s*", "=", line.split("#")[0]).split() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--hostfile cannot be read: {error}") from None
     hosts = []
-    for fields in filter(None, lines):
-        name, _, slots = fields[0].partition(":")
-        settings = dict(setting.partition("=")[::2] for setting in fields[1:])
-        hosts.append(_host(name, settings.get("slots", slots)))
+    for number, fields in enumerate(lines, 1):
+        if wrong := [field for field in fields[1:] if not _SETTING.fullmatch(field)]:
+            raise UsageError(f"{path}:{number}: a host's settings must be slots=N or max_slots=N. Received: {wrong[0]}")
+        if fields:
+            name, _, slots = fields[0].partition(":")
+            settings = dict(field.split("=") for field in fields[1:])
+            hosts.append(_host(name, settings.get("slots", slots)))
     if not hosts:
         raise UsageError(f"--hostfile must name a host on each line: host1 slots=4. Received: {path}, which names none")
     return _unique(hosts, "--hostfile")
@@ -176,7 +180,7 @@ def _host(name: str, slots: str) -> Host:
 
 
 def _unique(hosts: list[Host], where: str) -> list[Host]:
-    names = [host.name for host in hosts]
+    names = [host.name.lower() for host in hosts]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{where} must name each host once, with its slots after a colon. Received: {name} twice")

@@ -4,6 +4,7 @@ It prints facts as a line of JSON, reads the addresses to call (name -> [host, p
 calls. Meanwhile it listens, so that the other hosts can call it. It ends when its stdin ends.
 """
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -64,13 +65,11 @@ def answer(listening: socket.socket) -> None:
 
 def free_ports(count: int) -> list[int]:
     """Return ports that are free at the moment."""
-    taken = [socket.socket() for _ in range(count)]
-    for one in taken:
-        one.bind(("", 0))
-    ports = [int(one.getsockname()[1]) for one in taken]
-    for one in taken:
-        one.close()
-    return ports
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in taken:
+            one.bind(("", 0))
+        return [int(one.getsockname()[1]) for one in taken]
 
 
 def main(ports: int) -> None:

@@ -90,8 +90,7 @@ class Bar(Reporter):
     def job_end(self) -> None:
         self._line.__exit__(None, None, None)
 
-    def close(self) -> None:
-        self._line.__exit__(None, None, None)
+    close = job_end
 
     def _finish(self, end: EpochEnd) -> None:
         self._end = end

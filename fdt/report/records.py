@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from fdt import __version__
+from fdt.errors import UserError
 from fdt.report import JobSummary, Reporter
 from fdt.report.status import Clock, Status
 from fdt.report.summary import Summary, as_record
@@ -191,10 +193,19 @@ class DetachedReporter(Reporter):
 
 
 class TensorBoard(Reporter):
-    """Writes event files. Epochs are counted over all `fit`s of the run, and each worker's steps over all epochs."""
+    """Writes event files. Epochs are counted over all `fit`s of the run, and each worker's steps over all epochs.
+
+    Raises:
+        UserError: The directory cannot be made or written.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = directory.resolve()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=directory).close()
+        except OSError as error:
+            raise UserError(f"--tensorboard cannot be written: {error}; name another directory") from None
         self._writers: dict[str, Any] = {}
         self._epochs = 0  # ended so far
         self._steps: dict[int, int] = {}  # rank: steps of ended epochs

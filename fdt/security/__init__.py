@@ -1,7 +1,9 @@
 """Security between processes and users: tokens, certificates, TLS, private directories, owners of TCP sockets."""
 
+import contextlib
 import errno
 import os
+import secrets
 import socket
 import stat
 import sys
@@ -88,6 +90,18 @@ def write_anew(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text + "\n")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, which the end of the context moves to `path`: a reader finds a whole file."""
+    written = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield written
+        os.replace(written, path)
+    finally:
+        with contextlib.suppress(OSError):  # it is gone once it has replaced the file
+            written.unlink()
 
 
 @dataclass(frozen=True)

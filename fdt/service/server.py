@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Engine(Protocol):
     def start(self) -> None:
         """Start the members and return at once; they attach when they are ready. A second call has no effect."""
 
-    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+    def train(self, commands: Iterator[Command]) -> Generator[Event, None, None]:
         """Train one job.
 
         Args:

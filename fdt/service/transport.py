@@ -75,9 +75,11 @@ def bind(server: grpc.Server, address: str, identity: TlsIdentity | None = None)
 
     Raises:
         UsageError: The address is not local and there is no certificate.
-        UserError: The port is in use, or the path is not possible.
+        UserError: The address is in use, or the path is not possible.
     """
     identity = _for(address, identity)
+    if address.startswith("unix:"):
+        _check_unused(address)
     try:
         if identity is None:
             port = server.add_insecure_port(address)
@@ -176,6 +178,13 @@ def await_server(address: str, within_s: float) -> None:
             if time.monotonic() >= until:
                 raise ConnectionError(f"{address} does not answer: {error}") from None
         time.sleep(RETRY_S)
+
+
+def _check_unused(address: str) -> None:
+    """Raise UserError for a Unix socket at which a server listens: gRPC would take the path from it."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(address.removeprefix("unix:"))
+        raise UserError(f"a server listens at this address already. Received: {address}; end it, or use another path")
 
 
 def _check_owner(address: str) -> None:

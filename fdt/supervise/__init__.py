@@ -16,8 +16,9 @@ from google.protobuf.message import Message
 from fdt.blobs import LocalBlobs
 from fdt.environment import is_chatter
 from fdt.errors import TooFew, UserError
+from fdt.job import FEED_WINDOW
 from fdt.launch.mpirun import log_name
-from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, WorkerShare
+from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, FeedBatch, FeedWanted, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 
 
@@ -126,6 +127,39 @@ def blobs_in(message: Message) -> Iterator[BlobRef]:
             yield value
         elif isinstance(value, Message):
             yield from blobs_in(value)
+
+
+@dataclass
+class Feeding:
+    """Requests and batches by feed and epoch: the first index that each worker cannot take yet, and the fed batches."""
+
+    _wanted: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
+    _fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = field(default_factory=dict)
+
+    def fed(self, batch: FeedBatch) -> None:
+        """Record a batch that the client sent."""
+        self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
+
+    def wants(self, rank: int, wanted: FeedWanted, workers: int) -> tuple[int, int, list[BlobRef]]:
+        """Handle a worker's request for batches up to an index. A worker without a request releases no batch.
+
+        Returns:
+            The highest index of earlier requests, the lowest of all workers' (0: not all have sent one), and the
+            batches that all workers have passed.
+        """
+        key = wanted.name, wanted.epoch
+        by_rank = self._wanted.setdefault(key, {})
+        highest = max(by_rank.values(), default=0)
+        by_rank[rank] = wanted.up_to
+        lowest = min(by_rank.values()) if len(by_rank) == workers else 0
+        fed, first = self._fed.get(key, []), lowest - FEED_WINDOW
+        self._fed[key] = [(index, ref) for index, ref in fed if index >= first]
+        return highest, lowest, [ref for index, ref in fed if index < first]
+
+    def passed(self, epoch: int) -> list[BlobRef]:
+        """Return the batches of epochs up to `epoch`, which have ended."""
+        keys = [key for key in self._fed if key[1] <= epoch]
+        return [ref for key in keys for _, ref in self._fed.pop(key)]
 
 
 FEW = 64  # the record is searched for dropped blobs only above this size, and then whenever it has doubled

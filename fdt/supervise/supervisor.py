@@ -7,7 +7,7 @@ with processes, streams and the clock. Both engines use it.
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,7 @@ class Supervisor:
             self.end()  # a partial set must neither keep running nor count as complete at the next start
             raise
 
-    def run(self, coordinator: Coordinator, commands: Iterator[Command]) -> Iterator[Event]:
+    def run(self, coordinator: Coordinator, commands: Iterator[Command]) -> Generator[Event, None, None]:
         """Run one job: pass the client's commands and the members' events to `coordinator` until it is done.
 
         Yields:

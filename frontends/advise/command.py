@@ -15,7 +15,6 @@ from fdt.environment import quiet_import
 from fdt.errors import EXIT_USAGE, UserError
 from frontends.advise import NoAnswer
 from frontends.inspect_command import end_stdout, stdout_diverted
-from frontends.settings import config_options
 
 if TYPE_CHECKING:
     from client_shim.inspection import CostReport
@@ -36,7 +35,6 @@ Examples:
 @option("Cluster", "--cluster", required=True, type=FILE, metavar="FILE", help=NODES)
 @seed_option
 @option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
-@config_options
 def advise_command(script: str, script_args: list[str], *, cluster: Path, seed: int | None, as_json: bool) -> int:
     """Print which algorithm of HFDT or NFDT is expected to train script.py fastest on a cluster.
 

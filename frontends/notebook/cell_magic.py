@@ -24,10 +24,12 @@ from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UsageError, UserError
 from fdt.patches import replace
 from fdt.report import Screen
 from fdt.signals import Ended
+from frontends.fitting import alone
 from frontends.notebook import widget
 
 # Options that start the command again in another process, or that continue a run, for which a kernel has no script.
 NOT_IN_CELLS = ("run_dir", "resume", "detach", "verify")
+_TRAINING = threading.Lock()
 
 
 def register(shell: Any, program: click.Group) -> None:
@@ -58,7 +60,8 @@ def train_cell(shell: Any, program: click.Group, line: str, cell: str) -> None:
     above = "" if cell.lstrip().startswith("%%") else f"# %%{program.name} {line}".rstrip() + "\n"
     running = _RunningCell(shell, above + cell)  # so that lines count from the magic's
     try:
-        with _alone():
+        # Another cell may train around this one, or in another thread.
+        with alone(_TRAINING, "a cell trains already, and `fit` is patched for it: leave this magic out"):
             _run(program, line, shell.transform_cell(cell), running)
     except (UserError, click.ClickException) as error:
         running.error = error
@@ -68,20 +71,6 @@ def train_cell(shell: Any, program: click.Group, line: str, cell: str) -> None:
         signal.raise_signal(running.error.number)
     if running.error is not None:
         raise _shown(shell, running.error, str(program.name)) from None
-
-
-_TRAINING = threading.Lock()
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Raise UsageError where another such cell runs: around this one, or in another thread."""
-    if not _TRAINING.acquire(blocking=False):
-        raise UsageError("a cell trains already, and `fit` is patched for it: leave this magic out")
-    try:
-        yield
-    finally:
-        _TRAINING.release()
 
 
 class _RunningCell:

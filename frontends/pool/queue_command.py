@@ -12,7 +12,7 @@ from fdt.cli.options import SERVER, Address, CountType, tls_options, token_optio
 from fdt.cli.program import option
 from fdt.errors import UsageError, UserError
 from frontends.settings import config_options
-from frontends.shared_command import SharedCommand
+from frontends.shared_command import SharedCommand, print_table
 
 EXAMPLES = """\b
 Examples:
@@ -83,20 +83,16 @@ def _pool(address: str, token_file: Path | None, tls: dict[str, Path | None]) ->
         yield call
 
 
-COLUMNS = ("JOB", "USER", "STATE", "PRIORITY", "SLOTS", "TIME", "REASON", "NAME")
-
-
 def _show(queue: Any) -> None:
     from fdt.report import duration, quantity
 
-    rows = [COLUMNS] + [
+    rows = [
         (job.number, job.user or "-", job.state, job.priority, job.slots, duration(job.seconds), job.reason, job.name)
         for job in queue.jobs
     ]
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in texts) for i in range(len(COLUMNS))]
-    for row in texts if queue.jobs else ():
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if rows:
+        titles = ("JOB", "USER", "STATE", "PRIORITY", "SLOTS", "TIME", "REASON", "NAME")
+        print_table([titles, *(list(map(str, row)) for row in rows)])
     click.echo(f"{queue.free} of {quantity(queue.slots, 'slot')} {'is' if queue.free == 1 else 'are'} free")
 
 

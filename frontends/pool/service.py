@@ -5,7 +5,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import grpc
@@ -156,11 +156,13 @@ class PoolServicer(training_pb2_grpc.TrainingServiceServicer, training_pb2_grpc.
     def _trained(self, job: QueuedJob, identity: str, call: _Call) -> Iterator[Event]:
         """Train the job. Where members cannot be started, it fails with the engine's message, not gRPC's."""
         try:
-            with self._engines.engine(job.slots) as engine, closing(engine.train(iter(call.commands))) as events:
-                for event in events:
-                    if call.cancelled and event.HasField("failed"):
-                        return
-                    yield event
+            with self._engines.engine(job.slots) as engine:
+                # Members end before another job has their engine.
+                with contextlib.closing(engine.train(iter(call.commands))) as events:
+                    for event in events:
+                        if call.cancelled and event.HasField("failed"):
+                            return
+                        yield event
         except UserError as error:
             yield Event(job=identity, failed=Failed(message=str(error)))
 
@@ -218,16 +220,6 @@ class PoolServicer(training_pb2_grpc.TrainingServiceServicer, training_pb2_grpc.
         """Drop the blobs of a job that never began."""
         for ref in blobs_in(setup.setup):
             self._engines.blobs.drop(ref)
-
-
-@contextlib.contextmanager
-def closing(events: Iterator[Event]) -> Iterator[Iterator[Event]]:
-    """Close a generator at the end of the context: members end before another job has their engine."""
-    try:
-        yield events
-    finally:
-        if isinstance(events, Generator):
-            events.close()
 
 
 def _listed(job: QueuedJob, state: str, reason: str, now: float) -> pb.QueuedJob:

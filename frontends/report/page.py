@@ -5,17 +5,16 @@ every run with --log-dir would write. The page loads nothing: its Content-Securi
 """
 
 import base64
-import contextlib
 import hashlib
 import html
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from fdt.security import replacing
 
 FILES = Path(__file__).with_name("page")
 SCRIPTS = ("uPlot.iife.min.js", "charts.js", "sections.js", "page.js")
@@ -52,13 +51,8 @@ def render(title: str, runs: Sequence[Mapping[str, Any]], live: bool = False) ->
 
 def write(page: str, file: Path) -> None:
     """Replace `file` by the page, atomically. Raises OSError."""
-    written = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
+    with replacing(file) as written:
         written.write_text(page, encoding="utf-8", errors="replace")
-        os.replace(written, file)
-    finally:
-        with contextlib.suppress(OSError):
-            written.unlink()
 
 
 def embedded(data: object) -> str:

@@ -7,11 +7,11 @@ state, which are equal on all ranks, with the counts of all ranks added.
 from collections.abc import Iterable
 
 from fdt.errors import UserError
-from fdt.job import FEED_WINDOW, number_of
+from fdt.job import number_of
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Standing, Where
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.supervise import Outcome, blobs_in, share_of
+from fdt.supervise import Feeding, Outcome, blobs_in, share_of
 from hfdt.engine.recovery import RankRecovery
 from hfdt.engine.stalls import StalledRank, Stalls
 
@@ -27,8 +27,7 @@ class RanksCoordinator:
         self._recovery = recovery
         self._job = ""
         self._waiting: dict[str, dict[int, Event]] = {}
-        self._wanted: dict[tuple[str, int], dict[int, int]] = {}
-        self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
+        self._feeding = Feeding()
         self._changed: list[BlobRef] = []
         self._lost_early: list[tuple[str, int | None, Failed]] = []  # lost before the job's Setup arrived
         self._short_early: tuple[int, Failed] | None = None  # too few ranks before the Setup arrived
@@ -53,8 +52,7 @@ class RanksCoordinator:
         elif kind == "suspend":
             self._suspend = command
         if kind == "feed":
-            batch = command.feed
-            self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
+            self._feeding.fed(command.feed)
         elif kind in ("epoch", "step"):
             self._changed += blobs_in(getattr(command, kind))
         outcome = Outcome(commands=[("worker", None, command)])
@@ -204,19 +202,11 @@ class RanksCoordinator:
 
     def _feed_wanted(self, rank: int, wanted: FeedWanted) -> Outcome:
         """Request the batches that the slowest rank has room for, and drop those that all ranks have taken."""
-        key = wanted.name, wanted.epoch
-        by_rank = self._wanted.setdefault(key, {})
-        by_rank[rank] = wanted.up_to
-        if len(by_rank) < self._recovery.size:
+        _, up_to, taken = self._feeding.wants(rank, wanted, self._recovery.size)
+        if not up_to:
             return Outcome()
-        up_to = min(by_rank.values())
         event = Event(job=self._job, feed_wanted=FeedWanted(name=wanted.name, epoch=wanted.epoch, up_to=up_to))
-        return Outcome(events=[event], drop=self._taken(key, up_to))
-
-    def _taken(self, key: tuple[str, int], up_to: int) -> list[BlobRef]:
-        fed = self._fed.get(key, [])
-        self._fed[key] = [(index, ref) for index, ref in fed if index >= up_to - FEED_WINDOW]
-        return [ref for index, ref in fed if index < up_to - FEED_WINDOW]
+        return Outcome(events=[event], drop=taken)
 
 
 def _named(late: StalledRank) -> str:

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from fdt.blobs import LocalBlobs
@@ -73,14 +73,14 @@ class HfdtEngine:
     def start(self) -> None:
         self._supervisor.start()
 
-    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+    def train(self, commands: Iterator[Command]) -> Generator[Event, None, None]:
         try:
             self.start()
         except TooFew as error:  # the job's options decide whether the started ranks are enough
             return self._train(commands, error)
         return self._train(commands)
 
-    def _train(self, commands: Iterator[Command], missing: TooFew | None = None) -> Iterator[Event]:
+    def _train(self, commands: Iterator[Command], missing: TooFew | None = None) -> Generator[Event, None, None]:
         recovery, coordinator = self._coordinated()
         if missing is not None:
             coordinator.short(missing.room, Failed(message=str(missing)))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fdt import doctor
 from fdt.launch.mpirun import find_mpirun
+from fdt.security import replacing
 from hfdt.engine import horovod_build
 from hfdt.engine.horovod_build import BuildError, Mpi, OnProgress
 
@@ -141,6 +142,5 @@ def _build_into(cache: Path, mpi: Mpi | None, progress: OnProgress) -> None:
         built = Path(scratch) / "wheel"
         built.mkdir()
         wheel = horovod_build.build(built, Path(scratch), mpi, cache / "build.log", progress)
-        staged = cache / f".{wheel.name}.{os.getpid()}"
-        staged.write_bytes(wheel.read_bytes())  # the scratch directory is often on another file system
-        os.replace(staged, cache / wheel.name)
+        with replacing(cache / wheel.name) as staged:
+            staged.write_bytes(wheel.read_bytes())  # the scratch directory is often on another file system

@@ -1,6 +1,7 @@
 """HFDT for replicated scripts, which have training loops of their own; see client_shim/replica."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Call
 
     `show_line` prints a line for the user.
     """
+    from client_shim.replica.sessions.patches import installed
     from hfdt import algorithms
     from hfdt.replica.sessions import HfdtSessions
     from hfdt.worker.step_context import bucket_bytes
@@ -23,7 +25,7 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Call
     allowed = options.get("allow_replicated") == "1"
     exchange = GroupedExchange(group, compress=options.get("compress"), bucket_bytes=bucket_bytes(options))
 
-    def sessions(count: Any, replicated: Any) -> HfdtSessions:
-        return HfdtSessions(group, exchange, count, replicated if allowed else None)
+    def sessions(count: Any, replicated: Any) -> AbstractContextManager[None]:
+        return installed(HfdtSessions(group, exchange, count, replicated if allowed else None))
 
     return PlacedRank(group, exchange, options, show_line, sessions)

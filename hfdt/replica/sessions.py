@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
-from client_shim.replica.sessions import patches, values
+from client_shim.replica.sessions import values
 from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.patches import THREADS
@@ -73,13 +73,7 @@ class HfdtSessions(SessionRuns):
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables equal rank 0's
         self._now: SessionRun | None = None
 
-    def installed(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which sessions train so."""
-        return patches.installed(self)
-
-    def rank_0s(self, what: str, value: Any) -> Any:
-        """Return rank 0's value."""
-        return self._rank_0s(what, value)
+    rank_0s = SessionRuns._rank_0s
 
     def _is_training(self, session: Any, plan: FetchPlan) -> bool:
         return bool(plan.taken)

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from fdt.blobs import LocalBlobs
@@ -85,7 +85,7 @@ class NfdtEngine:
     def start(self) -> None:
         self._supervisor.start()
 
-    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+    def train(self, commands: Iterator[Command]) -> Generator[Event, None, None]:
         self.start()
         return self._supervisor.run(
             ServersCoordinator(self.workers, self._addresses, self.blobs, hosted=self._hosted), commands
@@ -147,7 +147,7 @@ class SimulationEngine(NfdtEngine):
         task = Task("worker", (sys.executable, "-m", "nfdt.simulator.process"), 1, env)
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, [(LocalLauncher(run_dir), task)])
 
-    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+    def train(self, commands: Iterator[Command]) -> Generator[Event, None, None]:
         self.start()
         return self._supervisor.run(ServersCoordinator(1, ["simulated"], self.blobs, hosted=True), commands)
 

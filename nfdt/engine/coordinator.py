@@ -9,8 +9,8 @@ from collections.abc import Container, Sequence
 from fdt.blobs import Blobs
 from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, Fault, Finished, Leave, Membership, Note, Ready, Setup
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.supervise import Outcome, blobs_in
-from nfdt.engine.epochs import EpochAggregator, Feeding, epoch_event, resume
+from fdt.supervise import Feeding, Outcome, blobs_in
+from nfdt.engine.epochs import EpochAggregator, epoch_event, resume
 from nfdt.engine.recovery import LossVerdict, ServerRecovery, WorkerMembership, is_suspendable
 from nfdt.options import Options
 
@@ -125,8 +125,10 @@ class ServersCoordinator:
         if kind == "epoch_end":
             return self._member_epoch_end(role, rank, event.epoch_end)
         if kind == "feed_wanted":
-            ask, drop = self._feeding.wants(rank, event.feed_wanted, len(self._worker_membership.incarnations))
-            return Outcome(events=[Event(job=self._job, feed_wanted=event.feed_wanted)] if ask else [], drop=drop)
+            wanted, workers = event.feed_wanted, len(self._worker_membership.incarnations)
+            highest, _, drop = self._feeding.wants(rank, wanted, workers)
+            ask = wanted.up_to > highest  # so a slow worker delays no other
+            return Outcome(events=[Event(job=self._job, feed_wanted=wanted)] if ask else [], drop=drop)
         if kind == "finished":
             self._finished.add((role, rank))
             return self._done_if_all_have_finished()

@@ -256,7 +256,7 @@ class SharedBatches:
             self._epoch, self._next, self._reader = epoch, 0, self._source.reader(epoch)
             self._kept, self._taken = {}, {}
         while self._next <= index:
-            self._kept[self._next] = self._reader.read(self._next)
+            self._kept[self._next] = self._reader(self._next)
             self._next += 1
         assert index in self._kept, "a batch that a worker has pushed is not assigned again"
 

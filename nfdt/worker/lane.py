@@ -52,7 +52,7 @@ class BatchReader:
         if epoch != self._epoch or index <= self._last:  # a reader only moves forward
             self._epoch, self._reader = epoch, self._source.reader(epoch)
         self._last = index
-        return self._reader.read(index)
+        return self._reader(index)
 
 
 class EpochCounters:

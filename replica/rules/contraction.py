@@ -65,26 +65,14 @@ def contracted(call: OpCall, labels: Sequence[str], out: str) -> Plan | None:
     return Plan(tuple(inputs), (target.at(out.index(label)) if label in out else PARTIAL,))
 
 
-@rule("BiasAdd")
+@rule("BiasAdd", "BiasAddGrad")
 def bias_add(call: OpCall) -> Plan | None:
-    """Keep a division of any dimension but the channels."""
+    """Keep a division of any dimension but the channels; the gradient sums over these dimensions."""
     placement = call.args[0].placement
-    if not isinstance(placement, Shard) or placement.axis == _channels(call) or any_partial(call.args):
+    channels = 1 if call.text("data_format", "NHWC").startswith("NC") else call.args[0].rank - 1
+    if not isinstance(placement, Shard) or placement.axis == channels or any_partial(call.args):
         return None
-    return keeping(call)
-
-
-@rule("BiasAddGrad")
-def bias_add_grad(call: OpCall) -> Plan | None:
-    """Sum over every dimension but the channels."""
-    placement = call.args[0].placement
-    if not isinstance(placement, Shard) or placement.axis == _channels(call):
-        return None
-    return keeping(call, PARTIAL)
-
-
-def _channels(call: OpCall) -> int:
-    return 1 if call.text("data_format", "NHWC").startswith("NC") else call.args[0].rank - 1
+    return keeping(call, PARTIAL if call.op == "BiasAddGrad" else placement)
 
 
 @rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")

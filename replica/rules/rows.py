@@ -34,6 +34,8 @@ _ROWS: dict[str, Sequence[int]] = {
     "DepthToSpace": (0,),
     "SpaceToDepth": (0,),
     "ExtractImagePatches": (0,),
+    "InTopK": (0, 1),
+    "InTopKV2": (0, 1),
 }
 # As above; the first number is the index of the input that is the global shape of the result, rows first.
 _SHAPED: dict[str, tuple[int, Sequence[int]]] = {
@@ -77,12 +79,6 @@ def projective(call: OpCall) -> Plan | None:
     """Transform each image by its own row, or all by the only one."""
     alike = (call.args[1].shape or ())[0] == 1
     return _by_rows(call, (0,) if alike else (0, 1))
-
-
-@rule("InTopK", "InTopKV2")
-def in_top_k(call: OpCall) -> Plan | None:
-    """Compare each row's target with its predictions."""
-    return _by_rows(call, (0, 1))
 
 
 @rule("OneHot")

@@ -14,6 +14,7 @@ import pytest
 
 import hfdt
 import nfdt
+from frontends import api
 
 pytestmark = pytest.mark.timeout(600)  # on a busy machine each of its programs takes a minute
 
@@ -171,6 +172,18 @@ def test_errors_have_types(folder):
         hfdt.run("ends.py", detach=True)
     with pytest.raises(hfdt.UsageError, match="hfdt.fit needs a model of Keras. Received: int"):
         hfdt.fit(3)
+
+
+def test_of_a_command_that_was_killed_the_complete_records_and_the_signal_are_returned(monkeypatch):
+    def killed(argv, directory):
+        Path(directory, "records.jsonl").write_text('{"kind": "job", "job": "1"}\n{"kind": "ep')
+        return -signal.SIGKILL
+
+    monkeypatch.setattr(api, "_waited_for", killed)
+    result = hfdt.run("train.py", check=False)
+    assert (result.exit_code, result.records) == (137, [{"kind": "job", "job": "1"}])
+    with pytest.raises(hfdt.ScriptFailed, match="train.py ended with exit code 137"):
+        hfdt.run("train.py")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

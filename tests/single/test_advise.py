@@ -178,12 +178,12 @@ def script(tmp_path):
     ],
 )
 def test_no_answer_is_said(script, file, code, said):
-    result = CliRunner().invoke(main, ["advise", "--no-config", "--cluster", str(script.parent / file), str(script)])
+    result = CliRunner().invoke(main, ["advise", "--cluster", str(script.parent / file), str(script)])
     assert (result.exit_code, said in result.output + result.stderr) == (code, True), result.output
 
 
 def test_no_answer_as_json(script):
-    given = ["advise", "--no-config", "--json", "--cluster", str(script.parent / "many.yaml"), str(script)]
+    given = ["advise", "--json", "--cluster", str(script.parent / "many.yaml"), str(script)]
     result = CliRunner().invoke(main, given)
     assert result.exit_code == 1 and json.loads(result.stdout)["advice"] is None
 

@@ -192,6 +192,13 @@ def test_a_log_dir_that_cannot_be_is_one_line(go, tmp_path):
         go(lambda client, reporters: 0, log_dir=tmp_path / "file" / "logs")
 
 
+@pytest.mark.parametrize("directory", ["file/events", "/proc"])  # which exists, and cannot be written by root either
+def test_event_files_that_cannot_be_are_one_line_before_the_script_runs(go, tmp_path, directory):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--tensorboard cannot be written"):
+        go(lambda client, reporters: pytest.fail("the script ran"), tensorboard=tmp_path / directory)
+
+
 def test_sigterm_ends_the_run_in_order(go, engines):
     def script(client, reporters):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -308,6 +315,23 @@ def test_a_port_in_use_is_said_before_any_worker_starts(server, tmp_path):
         with pytest.raises(UserError, match="in use"):
             serve("hfdt", 3, lambda *given: engines.append(given), serving(port=port, log_dir=tmp_path))
     assert not engines
+
+
+def test_a_socket_at_which_a_server_listens_stays_its_own_and_a_dead_servers_is_replaced(tmp_path):
+    import socket
+
+    from fdt.service.transport import bind, new_server, stop_server
+
+    path, second = str(tmp_path / "pool"), new_server("token")
+    with socket.socket(socket.AF_UNIX) as first:
+        first.bind(path)
+        first.listen()
+        with pytest.raises(UserError, match=f"listens at this address already. Received: unix:{path}"):
+            bind(second, f"unix:{path}")
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(path)
+    assert bind(second, f"unix:{path}") == f"unix:{path}"
+    stop_server(second)
 
 
 @pytest.mark.parametrize(

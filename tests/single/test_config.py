@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from client_shim import command as fits
+from frontends.config import COMMANDS
 from hfdt.cli import main as hfdt
 from nfdt.cli import main as nfdt
 
@@ -67,6 +69,14 @@ def test_a_value_and_its_source(folder):
     assert shown(hfdt, HFDT_PROFILE="cluster")["np"] == ("8", "hfdt.toml:12 [profiles.cluster.run]")
     assert shown(hfdt, "run", "--no-config", HFDT_NP="4") == {}
     assert shown(hfdt, "serve") == {}
+
+
+@pytest.mark.parametrize("group", [hfdt, nfdt])
+def test_the_commands_that_a_configuration_sets_have_its_options_and_are_listed_by_config(group):
+    commands = {name: group.get_command(click.Context(group), name) for name in group.list_commands(None)}
+    configured = {name for name, each in commands.items() if any("--no-config" in param.opts for param in each.params)}
+    assert configured == set(COMMANDS) & set(commands)
+    assert f"COMMAND is {', '.join(COMMANDS[:-1])} or {COMMANDS[-1]}." in commands["config"].help
 
 
 def test_an_engines_own_table_is_over_the_shared_one(folder):

@@ -127,7 +127,7 @@ def test_all_ranks_together_have_the_global_batch(blobs, shuffle, options, size)
     ranks = [list(source.slices(2, rank, size)) for rank in range(size)]
     for index, parts in enumerate(zip(*ranks, strict=True)):
         assert_same(tuple(tf.concat([part[i][: share[0]] for part, share in parts], 0) for i in (0, 1)), whole[index])
-        assert_same(reader.read(index), whole[index])
+        assert_same(reader(index), whole[index])
         assert {int(share[1]) for _, share in parts} == {len(whole[index][0])}
     assert len(whole) == 16
 
@@ -188,16 +188,16 @@ def test_random_sampling_counts_batches_by_epoch(blobs, flavor):
     for epoch in range(3):  # tf_keras's second and third epoch are parts of two passes
         reader = source.reader(epoch)
         for index, batch in enumerate(batches(source, epoch)):
-            npt.assert_array_equal(batch, reader.read(index))
+            npt.assert_array_equal(batch, reader(index))
             assert len(set(batch.numpy())) == len(batch)
 
 
 def test_random_sampling_draws_afresh(blobs):
     source = opened(blobs, np.arange(N), options=SAMPLING)
-    one, again = (source.reader(0).read(3).numpy() for _ in range(2))
+    one, again = (source.reader(0)(3).numpy() for _ in range(2))
     npt.assert_array_equal(one, again)
-    assert not np.array_equal(one, source.reader(1).read(3).numpy())
-    assert len(source.reader(0).read(15)) == N % B
+    assert not np.array_equal(one, source.reader(1)(3).numpy())
+    assert len(source.reader(0)(15)) == N % B
 
 
 @pytest.mark.parametrize("flavor,kind", [("keras", keras), ("tf_keras", tf_keras)])

@@ -153,7 +153,7 @@ def test_whole_batches_are_those_of_the_whole_pipeline(both, dataset):
     ours, theirs = both(dataset)
     assert_same([ours.first_batch()], [theirs.first_batch()])
     readers = ours.reader(1), theirs.reader(1)
-    assert_same(*([reader.read(0)] for reader in readers))
+    assert_same(*([reader(0)] for reader in readers))
 
 
 @pytest.mark.parametrize("steps", [3, 7])

@@ -84,7 +84,7 @@ def nfdts(sources):
     """A worker its whole batches."""
     for epoch in range(EPOCHS):
         reader = sources[0].reader(epoch)
-        yield from (int(reader.read(index)[0][0, 0]) for index in range(STEPS))
+        yield from (int(reader(index)[0][0, 0]) for index in range(STEPS))
 
 
 def drawn(flavor, engine, tmp_path):

@@ -153,8 +153,8 @@ def test_no_more_is_sent_than_was_asked_for(blobs):
     captured = capture_data("keras", blobs, generator(), steps_per_epoch=100)
     line = Line(blobs, captured)
     reader = line.sources[0].reader(0)
-    assert float(reader.read(2)[0][0, 0]) == 2
-    reader.read(FEED_WINDOW + 2)
+    assert float(reader(2)[0][0, 0]) == 2
+    reader(FEED_WINDOW + 2)
     assert line.wanted == [FEED_WINDOW, FEED_WINDOW + 3, 2 * FEED_WINDOW + 3]
     line.feeder.stop()
     line.feeder._thread.join(60)  # `stop` waits a second for a batch that is being drawn

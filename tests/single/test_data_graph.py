@@ -226,9 +226,9 @@ def test_a_reader_skips_to_its_batches(blobs, steps):
     for epoch in range(3):
         expected = [batch.numpy().tolist() for batch, _ in whole.slices(epoch, 0, 1)]
         reader = source.reader(epoch)
-        assert [reader.read(i).numpy().tolist() for i in (0, 1)] == expected[:2]
+        assert [reader(i).numpy().tolist() for i in (0, 1)] == expected[:2]
         with pytest.raises(ValueError, match="rising order"):
-            reader.read(0)
+            reader(0)
 
 
 def test_an_epoch_may_be_asked_for_again_or_late(blobs):

@@ -90,3 +90,12 @@ def test_processes_that_a_script_forks_do_not_end_by_grpcs_threads():
     """In a child that `subprocess` forks for a `preexec_fn`, gRPC's threads met closed descriptors: SIGABRT."""
     ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=100, check=False)
     assert (ran.stdout, ran.stderr) == ("{0: 300}\n", "")
+
+
+def test_files_of_the_working_directory_hide_no_library(tmp_path):
+    for name in ("click", "grpc", "numpy", "replica"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the working directory was imported')")
+    given = [sys.executable, "-m", "hfdt", "--version"], [sys.executable, "-c", "import click"]
+    ours, pythons = (subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True) for argv in given)
+    assert ours.returncode == 0, ours.stderr
+    assert pythons.returncode == 1  # -c puts it first

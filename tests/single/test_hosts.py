@@ -30,7 +30,7 @@ from tests.srun import FAKE, check_srun
 def test_hosts_as_they_are_written(tmp_path):
     assert parse("a:4,b") == [Host("a", 4), Host("b", 1)]
     file = tmp_path / "hosts"
-    file.write_text("# ours\na slots=4 max_slots=8\n\nb:2  # as horovodrun has it\nc\n")
+    file.write_text("# ours\na slots = 4 max_slots=8\n\nb:2  # as horovodrun has it\nc max-slots=8\n")
     assert read_hostfile(file) == [Host("a", 4), Host("b", 2), Host("c", 1)]
 
 
@@ -42,7 +42,7 @@ def test_hosts_as_they_are_written(tmp_path):
         ("a,,b", "a host must be a name or an IPv4 address. Received: ''"),
         ("-oProxyCommand=x", "Received: '-oProxyCommand=x'"),  # ssh would take it for an option
         ("a;b", "Received: 'a;b'"),
-        ("a:1,a:2", "-H must name each host once"),
+        ("a:1,A:2", "-H must name each host once"),
     ],
 )
 def test_what_is_no_host_is_said(text, said):
@@ -56,6 +56,10 @@ def test_a_hostfile_that_is_none_is_said(tmp_path):
     (tmp_path / "empty").write_text("# nobody\n")
     with pytest.raises(UsageError, match="--hostfile must name a host on each line"):
         read_hostfile(tmp_path / "empty")
+    for setting in ("slots:4", "Slots=4", "slots=", "slots=0", "4", "cpu=4"):
+        (tmp_path / "wrong").write_text(f"a slots=2\n# b\nc {setting}\n")
+        with pytest.raises(UsageError, match=f"wrong:3: a host.s settings must be slots=N .*Received: {setting}$"):
+            read_hostfile(tmp_path / "wrong")
 
 
 def test_slurm_and_kubernetes_name_their_hosts(tmp_path):

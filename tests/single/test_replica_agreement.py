@@ -2,6 +2,7 @@
 
 import ast
 import datetime
+import io
 import os
 import random
 import tempfile
@@ -117,6 +118,23 @@ def test_a_clock_that_the_script_reads_is_rank_0s(ranks, source, monkeypatch):
     first, second = ranks(f"import datetime, time\nseen = [{source}, type({source})]")
     assert first == second
     assert type(first[0]) is first[1]
+
+
+READ = """
+import sys
+seen = [sys.stdin.readline(), input(), next(sys.stdin), sys.stdin.read(2), sys.stdin.readlines(), sys.stdin.read()]
+try:
+    input()
+except EOFError:
+    seen.append("end")
+"""
+
+
+def test_standard_input_is_rank_0s(ranks, monkeypatch):
+    given = io.StringIO("1\n2\n3\n4\n5\n6")
+    monkeypatch.setattr("sys.stdin", given)
+    first, second = ranks(READ)
+    assert first == second == ["1\n", "2", "3\n", "4\n", ["5\n", "6"], "", "end"]
 
 
 TYPES = """

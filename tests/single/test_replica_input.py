@@ -231,3 +231,17 @@ def test_a_failed_row_ends_a_rank_that_goes_on():
         dataset = rows().map(checked).batch(8)
         goes_on(read)
         assert len(drawn) == 5
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_other_ranks_hear_of_an_error_in_this_ranks_rows_that_the_script_catches(traced):
+    def looked_up(x, y):
+        return tf.reduce_mean(tf.gather(X, y) + x)
+
+    look_up = tf.function(looked_up) if traced else looked_up
+    with as_rank(0, 2):
+        for x, y in rows().map(lambda x, y: (x, tf.where(y == 1, tf.constant(N, y.dtype), y))).batch(8).take(1):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                look_up(x, y)
+            with pytest.raises(AssertionError, match=r"collective .*, after failed operations: 1$"):
+                float(tf.reduce_mean(x))

@@ -112,6 +112,28 @@ def test_a_folder_that_is_there_already_lists_its_files(world, tmp_path):
         assert sorted(glob.glob("*")) == ["data.txt", "logs"]
 
 
+def test_a_folder_holds_the_real_files_and_the_ranks_own(world, tmp_path):
+    (world / "logs" / "given.txt").touch()
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
+        Path("logs", "own.txt").write_text("1")
+        Path("logs", "given.txt").write_text("2")
+        assert sorted(os.listdir("logs")) == ["given.txt", "own.txt"]
+        with os.scandir("logs") as entries:
+            assert sorted(entry.name for entry in entries) == ["given.txt", "own.txt"]
+        assert [sorted(files) for _, _, files in os.walk("logs")] == [["given.txt", "own.txt"]]
+    (world / "logs" / "given.txt").unlink()
+
+
+def test_links_and_moved_folders_stay_out_of_the_real_folder(world, tmp_path):
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
+        Path("logs", "1.txt").write_text("1")
+        os.symlink("1.txt", "logs/last")
+        os.link("data.txt", "logs/same")
+        assert (os.readlink("logs/last"), read("logs/last"), read("logs/same")) == ("1.txt", "1", "given\n")
+        os.rename("logs", "kept")
+        assert read("kept/1.txt") == "1"
+
+
 def test_what_tensorflow_writes_in_cpp_stays_out_of_the_real_folder(world, tmp_path):
     code = """
 import sys

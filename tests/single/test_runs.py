@@ -12,7 +12,7 @@ import pytest
 
 from fdt import runs
 from fdt.cli import RunRequest
-from fdt.cli.detach import Follower, taken
+from fdt.cli.detach import Follower, registered, taken
 from fdt.errors import UsageError, UserError
 from fdt.report import JobSummary, Reporter, Reporters
 from fdt.report.records import DetachedReporter
@@ -207,6 +207,17 @@ def test_a_directory_that_cannot_be_made_is_one_line(state, monkeypatch):
     state.write_text("a file")
     with pytest.raises(UserError, match="XDG_STATE_HOME"):
         runs.create("hfdt", "a.py", [])
+
+
+def test_without_a_home_directory_runs_are_not_registered_and_attach_says_what_to_set(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with registered(RunRequest("hfdt", script="train.py"), None, tmp_path) as run:
+        assert run is None
+    for listed in (runs.runs, lambda: runs.create("hfdt", "train.py", [])):
+        with pytest.raises(UserError, match="has no home directory: set XDG_STATE_HOME"):
+            listed()
 
 
 def test_the_keeper_passes_on_what_ends_it():

@@ -95,6 +95,15 @@ def test_no_such_script(tmp_path: Path) -> None:
         run_script(str(tmp_path / "nowhere.py"), [])
 
 
+@pytest.mark.parametrize("line", ["import os, replica.inner as inner", "def late():\n    from replica import thing"])
+def test_a_module_beside_it_with_the_name_of_a_package_of_ours_is_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "replica.py").touch()
+    number = line.count("\n") + 1
+    with pytest.raises(UserError, match=rf"script\.py:{number} imports .*replica\.py, whose name .* rename it"):
+        run_script(script(tmp_path, line), [])
+    assert run_script(script(tmp_path, "import os"), []) == 0
+
+
 def test_an_error_of_ours_goes_to_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(CaptureError):
         run_script(script(tmp_path, "from fdt.errors import CaptureError\nraise CaptureError('what')"), [])

@@ -99,10 +99,10 @@ def test_a_file_that_cannot_be_written_is_an_error_before_the_run(tmp_path):
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
     """In /tmp another user can make links for all names that can be guessed."""
     (tmp_path / "victim").write_text("kept")
-    for name in (f"t.json.{os.getpid()}", "t.json.known"):
+    for name in (f"t.json.{os.getpid()}", ".t.json.known.part"):
         (tmp_path / name).symlink_to(tmp_path / "victim")
     Trace(tmp_path / "t.json", print)
-    monkeypatch.setattr("fdt.timeline.secrets.token_hex", lambda _: "known")
+    monkeypatch.setattr("fdt.security.secrets.token_hex", lambda _: "known")
     with pytest.raises(UserError, match="--timeline cannot be written"):
         Trace(tmp_path / "t.json", print)
     assert (tmp_path / "victim").read_text() == "kept"

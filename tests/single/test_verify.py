@@ -3,7 +3,9 @@
 import io
 import math
 import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +15,13 @@ from client_shim.script import run_script
 from client_shim.verify import table
 from client_shim.verify.command import ALONE, SHAKEN
 from client_shim.verify.compare import FACTOR, compare
-from client_shim.verify.options import without
+from client_shim.verify.options import OF_THE_RUN, without
 from client_shim.verify.plan import PRINTED, RecordingPlan
 from client_shim.verify.recording import recorded
 from client_shim.verify.records import Number, RecordedRun, RecordedStep, VariableRecord, lines_of, read_run
 from client_shim.verify.table import DIFFERS, EQUAL, UNPROVEN, judge
 from client_shim.verify.variables import SIZE, sketch
+from hfdt.elastic_options import ELASTIC_FLAGS
 
 UNIT = 2.0**-52  # float64's, so that what storing weights rounds is far below the noise of these examples
 NOISE = 1e-9
@@ -152,6 +155,13 @@ def test_a_sketch_is_linear_and_keeps_the_norm():
 def test_options_of_the_comparison_are_not_those_of_its_runs():
     typed = ["-np", "3", "--steps", "5", "--seed=4", "-q", "--algorithm", "dane", "--verify=2"]
     assert without(typed, {"--steps", "--seed", "--verify"}, {"-q"}) == ["-np", "3", "--algorithm", "dane"]
+
+
+def test_options_that_need_one_that_is_left_out_are_left_out_too():
+    messages = Path(__file__).with_name("messages.txt").read_text()
+    needing = {flag for flag, needed in re.findall(r"(--[\w-]+) needs ([^.]*)", messages) if "--run-dir" in needed}
+    assert {"--grace-period", "--commit-every"} <= needing - {"--resume"} <= OF_THE_RUN[0]
+    assert set(ELASTIC_FLAGS.values()) - {"--host-discovery-script"} <= OF_THE_RUN[0]
 
 
 @pytest.mark.parametrize(("terminal", "width"), [(True, 110), (True, 80), (False, 80)])

@@ -149,23 +149,17 @@ class Cluster:
         """Return this cluster with `count` workers in all (None: as many as it describes).
 
         Raises:
-            UsageError: The cluster describes another number and has no group of open count.
+            UsageError: The cluster describes another number and has no group of workers of open count.
         """
-        open_groups = [g for g in self.groups if g.count is None]
-        if not open_groups:
-            if count not in (None, len(self.workers)):
-                raise UsageError(
-                    f"--workers must be {len(self.workers)}, as in the cluster, or left out. Received: {count}"
-                )
-            return self
-        rest = max(1, (count or 0) - len(self.workers))
-        filled = tuple(replace(g, count=rest) if g.count is None else g for g in self.groups)
-        made = replace(self, groups=filled)
-        if count not in (None, len(made.workers)):
-            raise UsageError(
-                f"--workers must be at least {len(made.workers)}, the sum of the counts in the cluster. "
-                f"Received: {count}"
-            )
+        opens = (g for g in self.groups if g.count is None)
+        grows = any(self.topology != LAYERED or g.layer == LAYERS[0] for g in opens)
+        rest = max(1, (count or 0) - len(self.workers)) if grows else 1  # an open layer above has no workers
+        made = replace(self, groups=tuple(replace(g, count=rest) if g.count is None else g for g in self.groups))
+        n = len(made.workers)
+        if count not in (None, n):
+            fixed = f"{n}, as in the cluster, or left out"
+            valid = f"at least {n}, the sum of the counts in the cluster" if grows else fixed
+            raise UsageError(f"--workers must be {valid}. Received: {count}")
         return made
 
 
@@ -192,20 +186,31 @@ def _numbered(groups: tuple[NodeGroup, ...]) -> Iterator[ClusterNode]:
 
 
 class Pace:
-    """The computation of one node. `seed` determines the times of its steps and its slow periods."""
+    """The computation of one node.
 
-    def __init__(self, node: ClusterNode, step_s: float, seed: Sequence[int]) -> None:
+    Args:
+        node: The node.
+        step_s: The seconds of a step on a node of speed 1.
+        seed: Determines the times of steps and the slow periods.
+        fit: The number of the `fit`, whose steps have times of their own. Slow periods go on.
+    """
+
+    def __init__(self, node: ClusterNode, step_s: float, seed: Sequence[int], fit: int = 0) -> None:
         self._speed, self._slowdowns, self._step_s = node.group.speed, node.group.slowdowns, step_s
-        self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0]))
+        self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0, *[fit] * (fit > 0)]))
         self._changes = np.random.Generator(np.random.PCG64([*seed, node.index, 1]))
         self._slow = True  # so that the first change makes it fast
         self._until_s = 0.0
 
-    def seconds(self, now_s: float, steps: float = 1.0) -> float:
-        """Return the seconds that `steps` training steps take from `now_s` on. Calls must be in the order of time."""
+    def seconds(self, now_s: float, steps: float = 1.0, draws: float = 1.0) -> float:
+        """Return the seconds that `steps` training steps take from `now_s` on. Calls must be in the order of time.
+
+        `draws`: how many steps on parts of a batch they are; each step or part has a random time of its own.
+        """
         work_s = steps * self._step_s / self._speed.mean
         if self._speed.shape is not None and steps > 0:
-            work_s *= float(self._steps.gamma(self._speed.shape, 1 / self._speed.shape))
+            shape = self._speed.shape * max(1.0, steps, draws)  # n draws of Gamma(k, 1/k) add up to n Gamma(nk, 1/nk)
+            work_s *= float(self._steps.gamma(shape, 1 / shape))
         return work_s if self._slowdowns is None else self._through_slowdowns(now_s, work_s)
 
     def seconds_of(self, count: int, now_s: float) -> float:

@@ -47,7 +47,7 @@ class Topology:
         names: For each channel, its name for users.
         ends: For each link k, the nodes that its channels 2k and 2k+1 connect.
         above: For each node, its parent, or its node of the next layer.
-        medium: The channel that every route also crosses, if any.
+        medium: The channel that every route between two places also crosses, if any.
         places: By number, the names of nodes, switches and server, where links are listed.
     """
 
@@ -79,7 +79,9 @@ class Topology:
         return place in self._out
 
     def route(self, a: int, b: int) -> Route:
-        """Return the route from `a` to `b`."""
+        """Return the route from `a` to `b`. A place reaches itself without a channel, and without the medium."""
+        if a == b:
+            return Route()
         if (a, b) not in self._routes:
             channels = (self._least_latency if self.places else self._search)(a, b)
             back = tuple(channel ^ 1 for channel in reversed(channels))  # a link's two channels are numbered 2k, 2k+1

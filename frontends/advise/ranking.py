@@ -122,12 +122,14 @@ def check_inside(table: Table, place: Place) -> None:
 
 def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe) -> float:
     """Return the simulated seconds of a batch of the script."""
-    batches = min(probe.batches or SIMULATED, SIMULATED)
+    timing: Any = importlib.import_module("hfdt.cost.on_cluster")
+    name, per_worker = algorithm.removesuffix(PER_WORKER), algorithm.endswith(PER_WORKER)
+    batches = probe.batches or SIMULATED
+    if engine == "nfdt" or not timing.round_is_epoch(name):
+        batches = min(batches, SIMULATED)
     epochs = math.ceil(SIMULATED / batches)
     if engine == "nfdt":
         return PushRun(cluster, algorithm, batches, probe.nbytes, 0).seconds(epochs) / (batches * epochs)
-    timing: Any = importlib.import_module("hfdt.cost.on_cluster")
-    name, per_worker = algorithm.removesuffix(PER_WORKER), algorithm.endswith(PER_WORKER)
     load = timing.Load(batches, epochs, probe.nbytes, probe.slot_nbytes, per_worker, 0, probe.fixed)
     moments = timing.exchanges(cluster, name, load)
     return float(moments[-1].seconds) / (batches * epochs)

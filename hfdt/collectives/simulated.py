@@ -128,10 +128,10 @@ class SimulatedComm(PackedComm):
     def close(self) -> None:
         """Do nothing: multicasts hold no resources of their own."""
 
-    def work(self, steps: float) -> None:
-        """Advance this rank's time by that of `steps` training steps on its node."""
+    def work(self, steps: float, draws: float = 1.0) -> None:
+        """Advance this rank's time by that of `steps` training steps on its node; see Pace.seconds."""
         world = self._world
-        self._wait(world.env.timeout(world.paces[self.rank].seconds(world.env.now, steps)))
+        self._wait(world.env.timeout(world.paces[self.rank].seconds(world.env.now, steps, draws)))
 
     def sum_vector(self, vector: Vector, name: str) -> Vector:
         """Add one NumPy vector over the ranks."""

@@ -34,7 +34,7 @@ class Load:
         slot_nbytes: Bytes of the optimizer's slots.
         per_worker: Each rank takes whole batches (`hfdt run --batch per-worker`).
         seed: Determines the times of steps.
-        fixed: The part of a step's time that does not shrink with the rows of a batch, in 0..1.
+        fixed: The part of a step's time that does not shrink with the rows of a batch, in 0..1. A block has it, too.
     """
 
     batches: int
@@ -73,6 +73,12 @@ def exchanges(cluster: Cluster, algorithm: str, load: Load) -> list[Exchanged]:
     return _steps(cluster, load)
 
 
+def round_is_epoch(algorithm: str) -> bool:
+    """Return whether the ranks of HFDT's `algorithm` exchange once an epoch."""
+    made = algorithms.make(algorithm)
+    return isinstance(made, RoundAlgorithm) and not made.batches
+
+
 def slowed(cluster: Cluster, factor: float) -> Cluster:
     """Return `cluster` with all bandwidths divided by `factor`."""
 
@@ -80,8 +86,10 @@ def slowed(cluster: Cluster, factor: float) -> Cluster:
         return None if given is None else replace(given, bandwidth=given.bandwidth / factor)
 
     groups = tuple(replace(g, link=link(g.link), uplink=link(g.uplink)) for g in cluster.groups)
+    links = tuple(replace(each, link=link(each.link)) for each in cluster.links)
     own = replace(cluster.link, bandwidth=cluster.link.bandwidth / factor)
-    return replace(cluster, groups=groups, link=own, server=link(cluster.server), medium=link(cluster.medium))
+    server, medium = link(cluster.server), link(cluster.medium)
+    return replace(cluster, groups=groups, link=own, server=server, medium=medium, links=links)
 
 
 def _simulated(cluster: Cluster, load: Load, rank: Any) -> list[Exchanged]:
@@ -141,7 +149,7 @@ def _coded(cluster: Cluster, plan: BlockPlan, load: Load) -> list[Exchanged]:
         own = {block: vector for block, owners in enumerate(plan.owners) if comm.rank in owners}
         found = []
         for done in range(1, load.batches * load.epochs + 1):
-            comm.work(load.steps(len(own) / len(plan.owners)))
+            comm.work(len(own) * load.steps(1 / len(plan.owners)))
             plan.total(own, comm)
             found.append(Exchanged(done, comm.now_s, float(comm.sent_bytes)))
         return found
@@ -154,7 +162,8 @@ class _Rounds:
 
     def __init__(self, rule: RoundAlgorithm, comm: SimulatedComm, load: Load) -> None:
         self._rule, self._comm, self._load = rule, comm, load
-        self.rank, self.size, self._sent, self._batches = comm.rank, comm.size, 0.0, 0.0
+        self.rank, self.size, self._sent, self._batches = comm.rank, comm.size, 0.0, 0
+        self._step = 1.0 if load.per_worker else load.steps(1 / comm.size)
         self._slots = round(NUMBERS * load.slot_nbytes / max(load.nbytes, 1))
 
     def mean(self, tensors: Sequence[Any]) -> list[Any]:
@@ -164,12 +173,15 @@ class _Rounds:
 
     def gradient(self) -> list[Any]:
         """Compute for a pass over this rank's part of the round."""
-        self._comm.work(self._batches)
+        self._work(self._batches)
         return [np.zeros(1)]
 
     def curvature(self, direction: Any) -> list[Any]:
         """Compute for one more pass."""
         return self.gradient()
+
+    def _work(self, batches: float) -> None:
+        self._comm.work(batches * self._step, batches)
 
     def _exchange(self, numbers: int) -> None:
         vector = np.zeros(numbers, np.float32)
@@ -184,10 +196,9 @@ class _Rounds:
         state, size = self._rule.init([np.zeros(1)]), self._rule.batches or local
         for epoch in range(load.epochs):
             for first in range(0, local, size):
-                count = min(size, local - first)
-                self._batches = count if load.per_worker else count * load.steps(1 / self.size)
+                self._batches = min(size, local - first)
                 state = self._round(state)
-                done = epoch * load.batches + min((first + count) * scale, load.batches)
+                done = epoch * load.batches + min((first + self._batches) * scale, load.batches)
                 found.append(Exchanged(done, self._comm.now_s, self._sent))
         return found
 
@@ -195,7 +206,7 @@ class _Rounds:
         w = [np.zeros(1)]
         if self._rule.begin is not None:
             _, state = self._rule.begin(state, w, self, self)
-        self._comm.work(self._rule.passes * self._batches)
+        self._work(self._rule.passes * self._batches)
         _, state = self._rule.end(state, w, w, self)
         if self._rule.slots and self._slots:
             self._exchange(self._slots)

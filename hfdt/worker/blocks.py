@@ -218,7 +218,7 @@ class Blocks:
             return [1] * len(owners)
         if speeds is None:
             mine = np.zeros(self._comm.size)
-            mine[self._comm.rank] = 1 / self._compute_s(train_step, batch)
+            mine[self._comm.rank] = 1 / self._compute_s(train_step, batch, self._comm.rank, self._comm.size)
             speeds = tuple(np.asarray(self._comm.sum([tf.constant(mine)], "hfdt.blocks.speeds")[0]))
         if len(speeds) != self._comm.size:
             raise UserError(
@@ -230,26 +230,29 @@ class Blocks:
 
     # -- redundancy ----------------------------------------------------------------------------------------------------
     def _fastest(self, train_step: Any, batch: Any) -> int:
-        """Return the r with the least r * T_calc + T_comm(r), both measured; the same on every rank."""
-        n = self._comm.size
-        compute_s, word_s = self._compute_s(train_step, batch), self._word_s()
+        """Return the r with the least T_calc(r) + T_comm(r), both measured; the same on every rank."""
+        n, word_s = self._comm.size, self._word_s()
         words = sum(int(np.prod(v.shape)) for v in self._trainable.trainable)
-        costs = {}
+        plans, costs = dict[int, BlockPlan](), list[float]()
         for r in range(1, n):
             with contextlib.suppress(ValueError):
-                costs[r] = r * compute_s + self._rule.plan(n, r).sent_words(words) * word_s
-        total = np.asarray(self._comm.sum([tf.constant(list(costs.values()), tf.float64)], "hfdt.blocks.cost")[0])
-        return list(costs)[int(np.argmin(total))]
+                plans[r] = self._rule.plan(n, r)
+        for plan in plans.values():
+            own = [block for block, owners in enumerate(plan.owners) if self._comm.rank in owners]
+            block_s = self._compute_s(train_step, batch, own[0], len(plan.owners))
+            costs.append(len(own) * block_s + plan.sent_words(words) * word_s)
+        total = np.asarray(self._comm.sum([tf.constant(costs, tf.float64)], "hfdt.blocks.cost")[0])
+        return list(plans)[int(np.argmin(total))]
 
-    def _compute_s(self, train_step: Any, batch: Any) -> float:
-        """Measure the seconds for one n-th of the batch; the first of two runs traces. Restores all state."""
-        trainable, rank = self._trainable, self._comm.rank
+    def _compute_s(self, train_step: Any, batch: Any, block: int, count: int) -> float:
+        """Measure the seconds of one of `count` equal blocks; the first of two runs traces. Restores all state."""
+        trainable = self._trainable
         variables = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics]]
         kept = [tf.identity(v) for v in variables]
         seeds = [tf.identity(v) for v in self._seeds]
         for _ in range(2):
             began = time.perf_counter()
-            self._one(train_step, batch, rank, (rank, rank + 1, self._comm.size), seeds, (0,))
+            self._one(train_step, batch, block, (block, block + 1, count), seeds, (0,))
         seconds = time.perf_counter() - began
         assign(variables, kept)
         return seconds

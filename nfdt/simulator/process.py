@@ -37,7 +37,8 @@ class Simulator(NfdtWorker):
         job = self._local.job(spec)
         self._feeds = open_feeds(spec, self._member, lambda wanted: self.send(Event(feed_wanted=wanted)))
         feed = self._feeds.get(spec.data.name) if isinstance(spec.data, FeedData) else None
-        run = SimulatedJob(job, step, trainable, self._cluster, self.send, begin_s=self._clock_s, feed=feed)
+        given = job, step, trainable, self._cluster, self.send
+        run = SimulatedJob(*given, begin_s=self._clock_s, fit=len(self._record.fits), feed=feed)
         self._server = self._run = run
         self._record.fits.append(run.record)
         ready = Ready(steps_per_epoch=run.steps or 0, notes=job.rule.note, algorithm=run.record.algorithm)

@@ -2,8 +2,8 @@
 
 The server is the real one: shard service, scheduler, algorithm state, algorithm and compiled applier. All workers share
 one model and its compiled step, because they compute one after another in real time. The model's metric variables sum
-over them. So the shard service sees the lanes of one worker. Random layers draw from one stream, in the order of
-events.
+over them, in lock step over the batches that were pushed. So the shard service sees the lanes of one worker. Random
+layers draw from one stream, in the order of events.
 
 Memory beyond two models: the workers' weights, each a reference to the server's tensors of that version (workers at one
 version share them, and so does an algorithm's copy at pull); a gradient during its transfer; the algorithm's state.
@@ -25,6 +25,7 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import put_logs
 from fdt.trainable import change
 from fdt.typing import Array
+from nfdt.model import add_up
 from nfdt.model.settings import algorithm_name
 from nfdt.model.shards import put_seeds
 from nfdt.server.job import ServedJob
@@ -51,6 +52,7 @@ class SimulatedJob:
         cluster: Nodes and links.
         send: Sends an event to the engine.
         begin_s: Simulated time at the start of the job, in seconds.
+        fit: Number of the job.
         feed: Batches that the client draws, if it does.
         on_exchange: Called with (seconds, kind, worker, tau) for each call of the algorithm.
 
@@ -67,6 +69,7 @@ class SimulatedJob:
         send: Callable[[Event], None],
         *,
         begin_s: float = 0.0,
+        fit: int = 0,
         feed: Any = None,
         on_exchange: OnExchange = lambda seconds, kind, worker, tau: None,
     ) -> None:
@@ -76,7 +79,7 @@ class SimulatedJob:
         lanes = job.lanes * len(cluster.workers)
         self._walls = WallTimes()
         self._env, self._begin_s, self._on_exchange = simpy.Environment(begin_s), begin_s, on_exchange
-        self._fleet = SimulatedWorkers(self._env, cluster, job.lanes, job.spec.seed, self)
+        self._fleet = SimulatedWorkers(self._env, cluster, job.lanes, job.spec.seed, self, fit)
         applier = TimedApplier(job.applier, self._walls, self._called)
         absent = self._fleet.absent
         self._shard_service = ShardService(job, 1, self._receive_event, lanes=lanes, applier=applier, absent=absent)
@@ -87,7 +90,8 @@ class SimulatedJob:
         self._tally = EpochCounters(trainable, first=True)
         self._lock_step = job.spec.fit.batch_hooks != BatchHooks.NONE
         self._pushes = dict.fromkeys(range(lanes), 0)
-        self._unpushed: dict[int, tuple[int, int, list[Array]]] = {}  # by lane that may leave: what a batch has counted
+        # By lane that may leave, or in lock step by lane: the samples, batches and metric changes of a push to come.
+        self._unpushed: dict[int, tuple[int, int, list[Array]]] = {}
         self._done = self._samples = 0
         self._received = self._received_before = 0  # pushes that the algorithm received, and those before this epoch
         self._moved_before = 0, 0  # bytes before this epoch
@@ -149,7 +153,7 @@ class SimulatedJob:
     def leave(self, lane: int) -> None:
         """Remove a lane. Another one computes, and counts, the batches that it has not pushed."""
         samples, steps, changes = self._unpushed.pop(lane, (0, 0, []))
-        if steps:
+        if steps and not self._lock_step:
             self._tally.add(-samples, self._tally.logs, -steps)
             self._tally.take_back([change(now, part) for now, part in zip(self._tally.counted(), changes, strict=True)])
         self._shard_service.leave(lane)
@@ -166,21 +170,34 @@ class SimulatedJob:
         return None
 
     def compute(self, lane: int, weights: Weights, seconds: float) -> WorkerGradient:
-        """Return the gradient, with its logs and metric states in lock step."""
-        before = self._tally.counted() if self._fleet.leaves(lane) else None
+        """Return the gradient. In lock step its batches are counted when it is pushed."""
+        before = self._tally.counted() if self._lock_step or self._fleet.leaves(lane) else None
         with self._walls.counted("gradient_s"):
             batches = self._batches.take(lane, weights.epoch, weights.batches)
             computed: WorkerGradient = self._step.run(lane, batches, self._owned, [weights])
         samples = sum(samples_of(batch) for batch in batches)
-        self._tally.add(samples, computed.logs, len(batches))
         if before is not None:
             changes = [change(now, start) for now, start in zip(self._tally.counted(), before, strict=True)]
             self._unpushed[lane] = samples, len(batches), changes
-        logs = self._tally.floats() if self._lock_step else {}
-        metrics = self._job.blobs.put_arrays(self._tally.metrics()) if self._lock_step else None
-        return replace(computed, samples=samples, seconds=seconds, batches=weights.batches, logs=logs, metrics=metrics)
+        if before is None or not self._lock_step:
+            self._tally.add(samples, computed.logs, len(batches))
+        else:
+            self._tally.take_back(before)
+        logs = computed.logs if self._lock_step else {}
+        return replace(computed, samples=samples, seconds=seconds, batches=weights.batches, logs=logs)
+
+    def _counted(self, lane: int, gradient: WorkerGradient) -> WorkerGradient:
+        """Lock step: count a push; return it with the logs and metric states of all pushes of its epoch so far."""
+        samples, steps, changes = self._unpushed.pop(lane, (0, 0, []))
+        if steps:
+            model = self._trainable.model
+            self._tally.take_back(add_up([self._tally.counted(), changes]))
+            self._tally.add(samples, self._trainable.flavor.result(model, gradient.logs), steps)
+        return replace(gradient, logs=self._tally.floats(), metrics=self._job.blobs.put_arrays(self._tally.metrics()))
 
     def push(self, lane: int, epoch: int, gradient: WorkerGradient) -> None:
+        if self._lock_step:
+            gradient = self._counted(lane, gradient)
         self._unpushed.pop(lane, None)
         self._pushes[lane] += 1
         before, self._done = self._done, self._done + len(gradient.batches)

@@ -148,11 +148,13 @@ class SimulatedServer(Protocol):
 class SimulatedWorkers:
     """All lanes of `cluster`'s workers; lanes `i * lanes` to `i * lanes + lanes - 1` are worker i's."""
 
-    def __init__(self, env: simpy.Environment, cluster: Cluster, lanes: int, seed: int, shop: SimulatedServer) -> None:
+    def __init__(
+        self, env: simpy.Environment, cluster: Cluster, lanes: int, seed: int, shop: SimulatedServer, fit: int = 0
+    ) -> None:
         self._env, self._workers, self._lanes, self._server = env, cluster.workers, lanes, shop
         self.topology = topology_of(cluster)
         self.transfers = Transfers(env, self.topology)
-        self._paces = [Pace(node, cluster.step_s, (seed,)) for node in self._workers]
+        self._paces = [Pace(node, cluster.step_s, (seed,), fit) for node in self._workers]
         self._cores = [simpy.Resource(env) for _ in self._workers]
         self._numbers = range(len(self._workers) * lanes)
         self.absent = {lane for lane in self._numbers if self._node(lane).group.joins_s > env.now}

@@ -127,12 +127,12 @@ class CompressedLane:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._encoder, self._decoder, self._pulls = PushEncoder(layout), PushDecoder(layout), PullEncoder(layout)
-        self._pushed: tuple[Any, WorkerGradient, int] = None, WorkerGradient(()), 0
+        self._pushed: tuple[Any, list[Tensor | None], int] = None, [], 0
         self.saved_bytes = 0
 
     def pushed(self, gradient: WorkerGradient) -> tuple[WorkerGradient, int]:
-        """Return the gradient that the server receives, and its bytes. The same gradient is encoded once."""
-        if self._pushed[0] is not gradient:
+        """Return the gradient that the server receives, and its bytes. The same tensors are encoded once."""
+        if self._pushed[0] is not gradient.gradient:
             positions, sent = self._layout.placed(gradient, self._encoder.encode)
             buffer = Buffer(self._layout.push)
             nbytes = buffer.write(positions, sent)
@@ -140,8 +140,8 @@ class CompressedLane:
                 None if tensor is None else tf.identity(self._decoder.decode(index, buffer))
                 for index, tensor in enumerate(gradient.gradient)
             ]
-            self._pushed = gradient, replace(gradient, gradient=decoded), nbytes
-        return self._pushed[1:]
+            self._pushed = gradient.gradient, decoded, nbytes
+        return replace(gradient, gradient=self._pushed[1]), self._pushed[2]
 
     def open(self) -> None:
         """Start a session: its first pull is not compressed."""

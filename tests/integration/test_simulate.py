@@ -12,8 +12,8 @@ from tests.pages import page_data
 SCRIPT = Path(__file__).parent / "scripts" / "unseeded.py"
 
 
-def simulate(*options):
-    argv = [sys.executable, "-m", "nfdt", "simulate", str(SCRIPT), "--workers", "6", *options]
+def simulate(*options, script=SCRIPT):
+    argv = [sys.executable, "-m", "nfdt", "simulate", str(script), "--workers", "6", *options]
     return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
 
 
@@ -32,3 +32,22 @@ def test_the_same_bits_for_a_seed_alone_and_in_a_comparison(tmp_path):
     assert [row["algorithm"] for row in rows] == ["asgd", "ssgd"] and rows[1]["staleness_max"] == 0
     runs = page_data((tmp_path / "report.html").read_text())["runs"]
     assert [run["name"] for run in runs] == ["asgd", "ssgd"] and len(runs[0]["curves"]["accuracy"]["train"]["y"]) > 5
+
+
+TWO_FITS = """
+import keras
+import numpy as np
+
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+for _ in range(2):
+    model.fit(np.ones((64, 2)), np.ones(64), batch_size=8, verbose=0)
+"""
+
+
+@pytest.mark.timeout(200)
+def test_each_fit_has_random_times_of_its_own(tmp_path):
+    (tmp_path / "train.py").write_text(TWO_FITS)
+    simulate("--data", str(tmp_path), script=tmp_path / "train.py")
+    first, second = json.loads((tmp_path / "run.json").read_text())["fits"]
+    assert first["epochs"][0]["simulated_s"] != pytest.approx(second["epochs"][0]["simulated_s"], rel=1e-6)

@@ -55,9 +55,34 @@ def test_the_time_of_a_batch_under_hfdt(algorithm, seconds):
     assert batch_s(cluster(LINKED), "hfdt", algorithm, PROBE) == pytest.approx(seconds, rel=1e-3)
 
 
+def test_a_round_of_an_epoch_has_all_of_its_batches():
+    long = replace(PROBE, batches=4000)  # a round of 1000 batches for each worker
+    assert batch_s(cluster(LINKED), "hfdt", "dane --batch per-worker", long) == pytest.approx((2 + 2 * 1.5 / 1000) / 4)
+
+
+def test_listed_links_take_as_long_as_those_of_a_star():
+    star = "server: {bandwidth: 1 MB/s}\nnodes: [{count: 2, link: {bandwidth: 1 MB/s}}]"
+    listed = "nodes: [{count: 2}]\nswitches: [hub]\nlinks: [[node, hub, {bandwidth: 1 MB/s}], [hub, server]]"
+    load = Load(4, 1, 1_000_000)
+    one, other = (exchanges(cluster(text), "allreduce", load)[-1].seconds for text in (star, listed))
+    assert one == other == pytest.approx(4 * (1 / 2 + 1))
+
+
+def test_each_step_of_a_round_has_a_random_time_of_its_own():
+    random = cluster("nodes: [{count: 4, speed: {distribution: gamma, mean: 1, shape: 1}}]")
+    found = exchanges(random, "local_sgd(local_steps=16)", Load(16 * 400, 1, 1))
+    rounds = np.random.default_rng(0).gamma(16, 1 / 4, (100_000, 4))  # 16 quarter steps; the slowest of four
+    assert found[-1].seconds / 400 == pytest.approx(rounds.max(axis=1).mean(), rel=0.03)
+
+
 def test_the_part_of_a_step_that_does_not_shrink():
     assert fixed_part(64, 10.0, 8, 3.0) == pytest.approx(0.2)  # 2 s, and 8 s for 64 rows
     assert batch_s(cluster(FOUR), "hfdt", "allreduce", replace(PROBE, fixed=0.2)) == pytest.approx(0.4)
+
+
+def test_coded_computes_the_fixed_part_once_for_each_block():
+    found = exchanges(cluster(FOUR), "coded(redundancy=2, placement='cyclic')", Load(3, 1, 1, fixed=0.2))
+    assert found[-1].seconds / 3 == pytest.approx(2 * (0.2 + 0.8 / 4))  # each rank has two of four blocks
 
 
 def test_coded_takes_its_best_redundancy():

@@ -115,15 +115,19 @@ def test_what_cannot_be_placed_is_said(placement, n, r, said):
         algorithms.make(f"coded(placement={placement!r})").plan(n, r)
 
 
-def settled(text, n, words, compute_s=0.0):
-    """(redundancy, what the user is told) on each of `n` ranks; a word takes a second to send to all."""
+def settled(text, n, words, compute_s=0.0, fixed_s=0.0):
+    """(redundancy, what the user is told) on each of `n` ranks; a word takes a second to send to all.
+
+    `compute_s`: of an n-th of a batch, and `fixed_s` of every block besides.
+    """
     rule = algorithms.make(text)
     model = SimpleNamespace(run_eagerly=True)
     trainable = SimpleNamespace(model=model, seeds=[], metrics=[], trainable=[np.zeros(words)])
 
     def rank(comm):
         blocks = Blocks(rule, trainable, comm, comm, None)
-        blocks._compute_s, blocks._word_s = lambda *_: compute_s, lambda: 1.0
+        blocks._compute_s = lambda step, batch, block, count: fixed_s + compute_s * n / count
+        blocks._word_s = lambda: 1.0
         said = blocks.settle(None, None)
         return blocks.redundancy, said
 
@@ -131,12 +135,21 @@ def settled(text, n, words, compute_s=0.0):
 
 
 @pytest.mark.parametrize(
-    ("placement", "compute_s", "r"),
+    ("placement", "compute_s", "fixed_s", "r"),
     # Of 4 workers and 60 words, paper sends 180, 90 and 20 of them for r = 1, 2, 3; groups 60 and 30.
-    [("paper", 100.0, 1), ("paper", 80.0, 2), ("paper", 60.0, 3), ("groups", 31.0, 1), ("groups", 29.0, 2)],
+    # A worker computes 1, 3 and 3 blocks of paper, and one of groups.
+    [
+        ("paper", 100.0, 0.0, 1),
+        ("paper", 80.0, 0.0, 2),
+        ("paper", 60.0, 0.0, 3),
+        ("paper", 60.0, 12.0, 3),
+        ("groups", 31.0, 0.0, 1),
+        ("groups", 29.0, 0.0, 2),
+        ("groups", 29.0, 30.0, 2),
+    ],
 )
-def test_the_measured_redundancy_is_that_of_the_shortest_step(placement, compute_s, r):
-    assert {found for found, _ in settled(f"coded(placement={placement!r})", 4, 60, compute_s)} == {r}
+def test_the_measured_redundancy_is_that_of_the_shortest_step(placement, compute_s, fixed_s, r):
+    assert {found for found, _ in settled(f"coded(placement={placement!r})", 4, 60, compute_s, fixed_s)} == {r}
 
 
 @pytest.mark.parametrize(("n", "r"), ALL)

@@ -118,6 +118,16 @@ def test_the_number_of_workers():
     assert len(equal_nodes().with_workers(None).workers) == 1
     with pytest.raises(UsageError, match="must be 3, as in the cluster"):
         Cluster((NodeGroup("a", 3),)).with_workers(4)
+    with pytest.raises(UsageError, match="must be at least 4, the sum of the counts in the cluster. Received: 2"):
+        Cluster((NodeGroup("a", 3), NodeGroup("b", None))).with_workers(2)
+
+
+def test_an_open_group_of_another_layer_has_one_node():
+    layers = NodeGroup("phone", 4), NodeGroup("edge", None, layer="edge"), NodeGroup("cloud", 1, layer="cloud")
+    cluster = Cluster(layers, "terminal-edge-cloud")
+    assert [len(cluster.with_workers(count).nodes) for count in (None, 4)] == [6, 6]
+    with pytest.raises(UsageError, match="--workers must be 4, as in the cluster, or left out. Received: 10"):
+        cluster.with_workers(10)
 
 
 def test_layers():
@@ -256,6 +266,11 @@ def test_links_that_cost_nothing():
     assert arrivals(star, [(0, 0, 1, 10**9), (0, 0, 0, 10**9)])[0] == [0.5, 0.0]
 
 
+def test_a_node_that_sends_to_itself_uses_no_medium():
+    made = topology_of(Cluster((NodeGroup("n", 2),), medium=NetworkLink(100.0, 0.5)))
+    assert arrivals(made, [(0, 1, 1, 100)])[0] == [0.0] and not made.multicast(1, [1]).channels
+
+
 def paced(group, times, step_s=1.0, seed=(3,)):
     pace = Pace(Cluster((group,)).nodes[0], step_s, seed)
     return [pace.seconds(now) for now in times]
@@ -270,6 +285,24 @@ def test_a_gamma_pace():
     assert np.mean(times) == pytest.approx(0.5, rel=0.02)
     assert np.std(times) == pytest.approx(0.1, rel=0.05)
     assert times == paced(NodeGroup("n", 1, Speed(2.0, 25.0)), [0] * 4000)
+
+
+@pytest.mark.parametrize(("steps", "draws", "deviation"), [(16, 1, 0.8), (4, 16, 0.2), (0.25, 1, 0.05)])
+def test_each_of_several_steps_has_a_time_of_its_own(steps, draws, deviation):
+    pace = Pace(Cluster((NodeGroup("n", 1, Speed(1.0, 25.0)),)).nodes[0], 1.0, (3,))
+    times = [pace.seconds(0.0, steps, draws) for _ in range(4000)]
+    assert np.std(times) == pytest.approx(deviation, rel=0.05)
+
+
+def test_another_fit_has_other_times_and_the_same_slow_periods():
+    periods = Slowdowns(0.5, 0.5, 4.0)
+    random, even = (NodeGroup("n", 1, Speed(1.0, shape), periods) for shape in (9.0, None))
+    found = [
+        [Pace(Cluster((group,)).nodes[0], 0.1, (0,), fit).seconds(now) for now in range(9)]
+        for group in (random, even)
+        for fit in (0, 1)
+    ]
+    assert found[0] != found[1] and found[2] == found[3] and len(set(found[2])) > 1
 
 
 def test_slowdowns_come_and_go():

@@ -1,5 +1,7 @@
 """The contract of NFDT's compressors (nfdt/compressors), their error feedback, and compressed channels."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import numpy.testing as npt
@@ -21,7 +23,7 @@ from nfdt.server.local import LocalShardService
 from nfdt.simulator.workers import SimulatedChannel
 from nfdt.transport import WorkerGradient
 from nfdt.transport.buffers import Buffer, Layout
-from nfdt.transport.compression import PullEncoder, PushDecoder, PushEncoder, add_deltas
+from nfdt.transport.compression import CompressedLane, PullEncoder, PushDecoder, PushEncoder, add_deltas
 from nfdt.transport.grpc_channel import GrpcChannels
 from tests.single.nfdt_cluster import gradients
 
@@ -204,6 +206,15 @@ def test_the_worker_has_what_the_server_knows_and_comes_to_the_weights(text):
                 npt.assert_array_equal(incoming.arrays[i].reshape(-1), encoder.known[i])
             worst = np.abs(incoming.arrays[i] - weights).max()
             assert worst <= 0.01 * 0.5**number, "each pull sends what the ones before it could not"
+
+
+def test_a_simulated_push_is_encoded_once_also_with_logs_added():
+    lane = CompressedLane(layout("topk", [(LEAST,)]))
+    gradient = WorkerGradient([tf.constant(vectors(1, LEAST))])
+    first = np.array(lane.pushed(gradient)[0].gradient[0])
+    again, _ = lane.pushed(replace(gradient, logs={"loss": 1.0}))
+    assert again.logs == {"loss": 1.0}
+    npt.assert_array_equal(again.gradient[0], first)
 
 
 # -- channels ---------------------------------------------------------------------------------------------------------

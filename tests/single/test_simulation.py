@@ -134,6 +134,19 @@ def test_lock_step():
     assert float(metrics[1]) == 5 * BATCH, "what was not applied is not counted"
 
 
+def test_lock_step_counts_a_batch_when_its_push_arrives():
+    far = NodeGroup("far", 2, Speed(1.0, 20.0), link=NetworkLink(latency_s=0.15))
+    simulated = simulate(Cluster((NodeGroup("near", 2, Speed(1.0, 20.0)), far)), hooks=BatchHooks.LOGS)
+    simulated.session.start_epoch(0, State())
+    while not simulated.ends():
+        simulated.session.step(State())
+    ends = [event.step_end for event in simulated.events if event.HasField("step_end")]
+    metrics = [simulated.job.blobs.get_arrays(end.metrics) for end in ends]
+    assert [float(count) for _, count, *_ in metrics] == [BATCH * n for n in range(1, STEPS + 1)]
+    losses = [total / count for total, count, *_ in metrics]
+    np.testing.assert_allclose([end.logs["loss"] for end in ends], losses, rtol=1e-6)
+
+
 class InOrder:
     """Three batches of a stream."""
 

@@ -99,6 +99,9 @@ class PlacedRank:
     def steps(self) -> int:
         return self._count.steps + self._in_sessions
 
+    def in_line(self) -> bool:
+        return True
+
     def end(self) -> None:
         """Compare all ranks' variables once more. Raises a step's refusal again, which the script may have caught."""
         if self._refused is not None:

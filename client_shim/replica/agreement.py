@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,34 +44,43 @@ def agreed(group: ReplicaGroup, seed: int, *, clocks: bool = True) -> Iterator[N
 
 
 class _StandardInput(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """sys.stdin, which rank 0 reads for all ranks."""
+    """sys.stdin, or its buffer, which rank 0's main thread reads for all ranks."""
 
     def __init__(self, original: Any, group: ReplicaGroup) -> None:
         super().__init__(original)
         self._self_group = group
 
-    def read(self, size: int = -1) -> str:
+    @property
+    def buffer(self) -> Any:
+        """The bytes."""
+        return _StandardInput(self.__wrapped__.buffer, self._self_group)
+
+    def read(self, size: int = -1) -> Any:
         """Return up to `size` characters; -1: all."""
         return self._self_read("read", size)
 
-    def readline(self, size: int = -1) -> str:
+    def readline(self, size: int = -1) -> Any:
         """Return a line, of up to `size` characters."""
         return self._self_read("readline", size)
 
-    def readlines(self, hint: int = -1) -> list[str]:
+    def readlines(self, hint: int = -1) -> list[Any]:
         """Return all lines."""
         return list(self)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.readline, "")
+    def __iter__(self) -> Iterator[Any]:
+        while line := self.readline():
+            yield line
 
-    def __next__(self) -> str:
+    def __next__(self) -> Any:
         return next(iter(self))
 
-    def _self_read(self, name: str, size: int) -> str:
-        group = self._self_group
-        text = getattr(self.__wrapped__, name)(size) if group.rank == 0 else None
-        return str(group.broadcast(text, "standard input"))
+    def _self_read(self, name: str, size: int) -> Any:
+        group, original = self._self_group, getattr(self.__wrapped__, name)
+        if threading.current_thread() is not threading.main_thread():
+            return original(size)  # ranks are not at the same line
+        read = original(size) if group.rank == 0 else None
+        text = group.broadcast(read.decode("latin-1") if isinstance(read, bytes) else read, "standard input")
+        return text if hasattr(self.__wrapped__, "encoding") else text.encode("latin-1")
 
 
 def _input(group: ReplicaGroup, original: Callable[..., str], stdin: Any, prompt: object = "") -> str:

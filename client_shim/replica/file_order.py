@@ -7,19 +7,21 @@ order they would find a cache or a folder that the script has only just made.
 
 import builtins
 import contextlib
+import errno
 import functools
 import io
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import wrapt
 
-from client_shim.replica.scratch import LINKS, MAKES, MOVES, REMOVES, WRITING, writes
+from client_shim.replica.scratch import MAKES, MOVES, REMOVES, writes
 from client_shim.replica.steps import called_back, of_script
 from client_shim.script import OUR_FOLDERS
 from fdt import compat
@@ -28,6 +30,12 @@ from fdt.process_group import ReplicaGroup
 from fdt.service.blame import LIBRARIES
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
+_CHANGE = "change of a file"  # the collective's name
+
+
+def own_folders() -> tuple[str, str]:
+    """Return rank 0's working directory at the start, and its folder of temporary files."""
+    return os.getcwd(), tempfile.gettempdir()
 
 
 class _FileOrder:
@@ -35,81 +43,100 @@ class _FileOrder:
 
     Args:
         group: The process group of the ranks.
-        temporary: Rank 0's folder of temporary files, whose names differ between ranks.
+        folders: Rank 0's `own_folders`. Names of temporary files differ between ranks.
         scratch: This rank's scratch folder, which TensorFlow shows in lists of files; "": it has none.
         active: Returns whether the ranks are still at the same lines.
     """
 
-    def __init__(self, group: ReplicaGroup, temporary: str, scratch: str, active: Callable[[], bool]) -> None:
+    def __init__(self, group: ReplicaGroup, folders: Sequence[str], scratch: str, active: Callable[[], bool]) -> None:
         self._group, self._scratch, self._active = group, os.path.realpath(scratch) if scratch else "", active
-        self._temporary = temporary
+        self._start, self._temporary = folders[0], {folders[1], os.path.realpath(folders[1])}
         self._within = False  # a function that calls others of these
 
-    def of(self, original: Any, position: int, *, awaited: bool = False, writes: Any = None) -> Any:
+    def of(self, original: Any, *positions: int, writes: Any = None, makes: Any = None) -> Any:
         """Return `original`, a function that changes files, in the order.
 
         Args:
             original: The function.
-            position: The position of the path among its arguments.
-            awaited: Whether other ranks go on only when rank 0 has changed the file: they cannot see that it is gone.
-            writes: Returns whether a call with these arguments writes.
+            positions: The positions of paths among its arguments.
+            writes: Returns whether a call with these arguments writes; None: each does.
+            makes: Returns whether it fails where the file exists already; None: none does.
         """
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            path = args[position] if len(args) > position else None
-            if (writes is not None and not writes(*args, **kwargs)) or not self._applies(path, kwargs):
+            if self._within or (writes is not None and not writes(*args, **kwargs)) or not _by_script(kwargs):
                 return original(*args, **kwargs)
+            paths = [path for path in (self._common(args[i]) for i in positions if i < len(args)) if path]
+            if not paths or not self._active():
+                return original(*args, **kwargs)
+            change = functools.partial(original, *args, **kwargs)
             self._within = True
             try:
-                return self._changed(functools.partial(original, *args, **kwargs), 1 + awaited)
+                if self._group.rank == 0:
+                    return self._as_rank_0(change)
+                return self._as_another(change, paths[-1] if makes is not None and makes(*args, **kwargs) else "")
             finally:
                 self._within = False
 
         return call
 
-    def _changed(self, change: Callable[[], Any], barriers: int) -> Any:
-        before = 1 if self._group.rank == 0 else 0
-        self._wait(before)
+    def _as_rank_0(self, change: Callable[[], Any]) -> Any:
+        """Change the file when all ranks are here, and tell them how that ended."""
+        self._group.barrier(_CHANGE)
+        failed = None
         try:
-            done = change()
-        except Exception:
-            self._wait(barriers - before)
+            return change()
+        except OSError as error:
+            failed = error.errno, error.strerror, str(error.filename)
             raise
-        self._wait(barriers - before)
+        finally:
+            self._group.broadcast(failed, _CHANGE)
+
+    def _as_another(self, change: Callable[[], Any], made: str) -> Any:
+        """Change the scratch folder's file before rank 0 changes the real one, which `made` must not exist before."""
+        error, done = None, None
+        try:
+            if made and os.path.lexists(made):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), made)
+            done = change()
+        except Exception as raised:  # noqa: BLE001 - raised below, when rank 0 has come to the line
+            error = raised
+        self._group.barrier(_CHANGE)
+        failed = self._group.broadcast(None, _CHANGE)
+        if error is not None:
+            raise error
+        if failed is not None:
+            if isinstance(done, io.IOBase):
+                done.close()
+            raise OSError(*failed)
         return done
 
-    def _wait(self, barriers: int) -> None:
-        for _ in range(barriers):
-            self._group.barrier("change of a file")
-
-    def _applies(self, path: Any, kwargs: Any) -> bool:
-        if self._within or not isinstance(path, (str, bytes, os.PathLike)) or path in ("", b""):
-            return False
-        if any(key.endswith("dir_fd") and value is not None for key, value in kwargs.items()):
-            return False
-        return _by_script() and self._active() and self._is_common(os.path.abspath(os.fsdecode(path)))
-
-    def _is_common(self, path: str) -> bool:
-        """Return whether the script means the same file on all ranks: no library's cache, and no temporary one."""
-        if path.startswith((*_SYSTEM, *LIBRARIES)) or f"{os.sep}." in path:
-            return False
-        path, own = path.removeprefix(self._scratch), os.getcwd()
-        if not _below(path, self._temporary):
-            return True
-        return own != self._temporary and _below(own, self._temporary) and _below(path, own)
+    def _common(self, path: Any) -> str:
+        """Return the path that the script means on all ranks; "" for a library's cache and a temporary file."""
+        if not isinstance(path, (str, bytes, os.PathLike)) or path in ("", b""):
+            return ""
+        found = os.path.abspath(os.fsdecode(path)).removeprefix(self._scratch)
+        if found.startswith((*_SYSTEM, *LIBRARIES)) or f"{os.sep}." in found:
+            return ""
+        for folder in self._temporary:
+            within = self._start != folder and _below(self._start, folder) and _below(found, self._start)
+            if _below(found, folder) and not within:
+                return ""
+        return found
 
 
 def _below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _by_script() -> bool:
-    """Return whether the script, or a library that it called, changes a file in the main thread."""
+def _by_script(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the script, or a library that it called, changes a file by its path in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    frame = sys._getframe(3)
-    for caller, _ in traceback.walk_stack(frame):
+    if any(key.endswith("dir_fd") and value is not None for key, value in kwargs.items()):
+        return False
+    for caller, _ in traceback.walk_stack(sys._getframe(2)):
         path = caller.f_code.co_filename
         if of_script(path):
             return not called_back(caller)
@@ -120,26 +147,32 @@ def _by_script() -> bool:
 
 @contextlib.contextmanager
 def ordered_files(
-    group: ReplicaGroup, temporary: str, scratch: str = "", active: Callable[[], bool] = lambda: True
+    group: ReplicaGroup, folders: Sequence[str], scratch: str = "", active: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
     """Within the context, the script's changes of files are in order. Enter it after `diverted`.
 
     Args:
         group: The process group of the ranks.
-        temporary: Rank 0's folder of temporary files.
+        folders: Rank 0's `own_folders`.
         scratch: This rank's scratch folder; "": it has none.
         active: Returns whether the ranks are still at the same lines.
     """
-    order = _FileOrder(group, temporary, scratch, active)
+    order = _FileOrder(group, folders, scratch, active)
     with contextlib.ExitStack() as stack:
-        opens = order.of(builtins.open, 0, writes=lambda file, mode="r", *_, **__: WRITING.intersection(mode))
+        opens = order.of(builtins.open, 0, writes=_opens_to("wax+"), makes=_opens_to("x"))
         for owner, name in ((builtins, "open"), (io, "open")):
             replace(stack, owner, name, opens)
-        replace(stack, os, "open", order.of(os.open, 0, writes=lambda path, flags, *_, **__: writes(flags)))
-        for name in (*MAKES, *LINKS, "truncate"):
-            replace(stack, os, name, order.of(getattr(os, name), int(name in LINKS)))
-        for owner, name in (*((os, name) for name in (*MOVES, *REMOVES)), (shutil, "rmtree")):
-            replace(stack, owner, name, order.of(getattr(owner, name), 0, awaited=True))
+        exclusive = lambda path, flags, *_, **__: flags & os.O_EXCL  # noqa: E731
+        opens = order.of(os.open, 0, writes=lambda path, flags, *_, **__: writes(flags), makes=exclusive)
+        replace(stack, os, "open", opens)
+        for name in MAKES:
+            replace(stack, os, name, order.of(getattr(os, name), 0, makes=_always))
+        replace(stack, os, "symlink", order.of(os.symlink, 1, makes=_always))
+        replace(stack, os, "link", order.of(os.link, 0, 1, makes=_always))
+        for owner, name in (*((os, name) for name in MOVES), (shutil, "move")):
+            replace(stack, owner, name, order.of(getattr(owner, name), 0, 1))
+        for owner, name in (*((os, name) for name in (*REMOVES, "truncate")), (shutil, "rmtree")):
+            replace(stack, owner, name, order.of(getattr(owner, name), 0))
         for hook in compat.FILE_FUNCTIONS:
             if hook.writes:
                 wrapt.register_post_import_hook(functools.partial(_function, stack, order, hook), hook.module)
@@ -148,14 +181,23 @@ def ordered_files(
         yield
 
 
+def _always(*args: Any, **kwargs: Any) -> bool:
+    return True
+
+
+def _opens_to(letters: str) -> Callable[..., bool]:
+    """Return a function of `open`'s arguments: whether the mode has one of the letters."""
+    return lambda file, mode="r", *_, **__: bool(set(letters).intersection(mode or "r"))
+
+
 def _function(stack: contextlib.ExitStack, order: _FileOrder, hook: compat.FileFunction, module: Any) -> None:
     owner = getattr(module, hook.owner) if hook.owner else module
     if hasattr(owner, hook.name):  # not in every version of TensorFlow
-        gone = hook.name.startswith(("delete", "rename"))
-        replace(stack, owner, hook.name, order.of(getattr(owner, hook.name), hook.position, awaited=gone))
+        replace(stack, owner, hook.name, order.of(getattr(owner, hook.name), hook.position))
 
 
 def _opening(stack: contextlib.ExitStack, order: _FileOrder, kind: str, module: Any) -> None:
-    cls = getattr(module, kind)
-    writing = lambda self, name, mode="r", *_, **__: WRITING.intersection(mode or "r")  # noqa: E731
-    replace(stack, cls, "__init__", order.of(cls.__init__, 1, writes=writing))
+    cls, opens = getattr(module, kind), _opens_to("wax+")
+    replace(
+        stack, cls, "__init__", order.of(cls.__init__, 1, writes=lambda self, *args, **named: opens(*args, **named))
+    )

@@ -40,7 +40,7 @@ def follow(package: str) -> None:
             quiet_import(),
             diverted(Path(task.scratch), Path(task.directory)),
             agreed(process_group, task.seed, clocks=ASYNCHRONOUS not in task.options),
-            ordered_files(process_group, task.temporary, task.scratch, part.in_line),
+            ordered_files(process_group, task.folders, task.scratch, part.in_line),
         ):
             with part.installed(package, process_group, task.options):
                 with recorded(rank=task.rank, agrees=True):

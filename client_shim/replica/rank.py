@@ -8,12 +8,12 @@ import functools
 import importlib
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from client_shim.replica.file_order import own_folders
 from client_shim.replica.rewriting import rewritten
 from client_shim.replica.skippable_regions import RegionHooks
 from client_shim.script import Rewrite
@@ -49,6 +49,9 @@ class ReplicaRank(Protocol):
     def steps(self) -> int:
         """Return the number of this rank's steps so far. Cheap, and callable from any thread."""
 
+    def in_line(self) -> bool:
+        """Return whether all ranks run the script's same lines together; the result changes at the same line."""
+
     def end(self) -> None:
         """Finish the exchange after the script has ended."""
 
@@ -71,7 +74,7 @@ class RankConfig:
     script: str  # its absolute path, or "-m package.module"
     name: str  # the script as the user named it
     script_args: Sequence[str]
-    temporary: str = ""  # rank 0's folder of temporary files
+    folders: Sequence[str] = ("", "")  # rank 0's working directory at the start, and its folder of temporary files
     parent: int = 0  # process id of the command, on its own host
 
     @classmethod
@@ -101,8 +104,8 @@ class ReplicatedScript:
     def config(self, size: int) -> RankConfig:
         """Return what the configurations of all `size` ranks have in common."""
         path = os.path.abspath(self.path) if module_of(self.path) is None else self.path
-        temporary = tempfile.gettempdir()
-        return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args), temporary)
+        folders = own_folders()
+        return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args), folders)
 
     def bound(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Within the context, rank 0 of `size` keeps to its share of the cores, if the options bind ranks to cores."""
@@ -157,8 +160,7 @@ class InstalledRank:
         return self.rank.steps() if self.rank is not None else 0
 
     def in_line(self) -> bool:
-        """Return whether ranks run the same lines together: asynchronous ones do so until they train."""
-        return self._turns is None or not self.steps()
+        return self.rank is None or self.rank.in_line()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from client_shim.replica.agreement import agreed
 from client_shim.replica.bootstrap import within
-from client_shim.replica.file_order import ordered_files
+from client_shim.replica.file_order import ordered_files, own_folders
 from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, ReplicatedScript, reported_steps
 from client_shim.replica.steps import where
 from client_shim.script import run_script
@@ -125,7 +125,7 @@ def run(script: ReplicatedScript, process_group: RootGroup, reporters: Reporters
     with (
         reported_steps(part.steps, reporters),
         agreed(process_group, script.seed, clocks=not asynchronous),
-        ordered_files(process_group, tempfile.gettempdir(), active=part.in_line),
+        ordered_files(process_group, own_folders(), active=part.in_line),
         part.installed(script.package, process_group, script.options),
     ):
         with recorded(agrees=True):

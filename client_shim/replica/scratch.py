@@ -15,17 +15,18 @@ import shutil
 import tempfile
 import threading
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
 
 import wrapt
 
+from client_shim.replica.entries import Entries, scandir
 from fdt import compat
 from fdt.patches import replace
 
-WRITING = frozenset("wax+")  # letters of a mode
+_WRITING = frozenset("wax+")  # letters of a mode
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 # Name in `os`: its path arguments, which come first.
 _PATH = ("path",)
@@ -34,7 +35,6 @@ MOVES = {"rename": ("src", "dst"), "replace": ("src", "dst")}
 _CHANGES = {**MOVES, "link": ("src", "dst"), "chmod": _PATH, "utime": _PATH, "truncate": _PATH}
 _READS = {"stat": _PATH, "lstat": _PATH, "access": _PATH, "readlink": _PATH}
 _ENTERS = {"chdir": _PATH}
-LINKS = ("symlink", "link")
 REMOVES = ("remove", "unlink", "rmdir")
 
 
@@ -87,17 +87,17 @@ class Scratch:
                 _copy(_builtin_open, path, mine)
         return mine
 
-    def list(self, path: Any = ".") -> list[Any]:
-        """Return the names in a folder: those of the real one, and those that this rank has written."""
-        return [entry.name for entry in self.scan(path)] if _is_path(path) else _list(path)
-
     def scan(self, path: Any = ".") -> Any:
-        """Return os.scandir's entries of the real folder and of this rank's, which come first."""
+        """Return the entries of the real folder and of this rank's, as os.scandir does."""
         mine = self.read(path)
-        if mine is path or not _isdir(os.fsdecode(path)):
-            return _scan(mine)
-        with _scan(mine) as own, _scan(path) as real:
-            return _Entries({entry.name: entry for entry in (*real, *own)}.values())
+        if mine is path or self._within or not _isdir(os.fsdecode(path)):
+            return scandir(mine)
+        return Entries(mine, path)
+
+    def list(self, path: Any = ".") -> list[Any]:
+        """Return the names of these entries; of a path that is not local, what is there."""
+        with self.scan(path) as entries:
+            return [entry.name for entry in entries]
 
     def entered(self, path: Any) -> Any:
         """Return the new working directory: the real one, or this rank's where rank 0 has not made the real one yet."""
@@ -112,25 +112,8 @@ class Scratch:
         return _getcwd().removeprefix(self._folder) if self._within else _getcwd()
 
 
-class _Entries(contextlib.AbstractContextManager[Any]):
-    """Entries as os.scandir returns them."""
-
-    def __init__(self, entries: Iterable[Any]) -> None:
-        self._entries = iter(entries)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._entries)
-
-    def __exit__(self, *error: object) -> None:
-        self._entries = iter(())
-
-
 # the originals, saved before they are patched
-_lstat, _stat, _mkdir, _list, _getcwd, _builtin_open = os.lstat, os.stat, os.mkdir, os.listdir, os.getcwd, builtins.open
-_scan = os.scandir
+_lstat, _stat, _mkdir, _getcwd, _builtin_open = os.lstat, os.stat, os.mkdir, os.getcwd, builtins.open
 
 
 def _exists(path: str) -> bool:
@@ -201,20 +184,19 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
             for name, paths in names.items():
                 replace(stack, os, name, _mapped(getattr(os, name), mapping, dict(enumerate(paths))))
         replace(stack, os, "symlink", _mapped(os.symlink, scratch.written, {1: "dst"}))  # its source is relative to it
-        replace(stack, os, "listdir", scratch.list)
+        replace(stack, os, "listdir", functools.partial(_listdir, scratch, os.listdir))
         replace(stack, os, "scandir", scratch.scan)
         for owner, name in (*((os, name) for name in REMOVES), (shutil, "rmtree")):
             replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
         for hook in compat.FILE_FUNCTIONS:
-            mapping = scratch.written if hook.writes else scratch.read
-            wrapt.register_post_import_hook(functools.partial(_patch, stack, hook, mapping), hook.module)
+            wrapt.register_post_import_hook(functools.partial(_patch, stack, hook, scratch), hook.module)
         for module, kind in compat.FILE_CLASSES.items():
             wrapt.register_post_import_hook(functools.partial(_patch_opening, stack, scratch, kind), module)
         yield
 
 
 def _open(scratch: Scratch, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    if not WRITING.intersection(mode):
+    if not _WRITING.intersection(mode):
         return original(scratch.read(file), mode, *args, **kwargs)
     mine = scratch.written(file)
     if mine is not file and ("a" in mode or "+" in mode) and "w" not in mode:
@@ -277,12 +259,26 @@ def _each(mapping: Callable[[Any], Any], paths: Any) -> Any:
     return mapping(paths)
 
 
-def _patch(stack: contextlib.ExitStack, hook: compat.FileFunction, mapping: Callable[[Any], Any], module: Any) -> None:
+def _listdir(scratch: Scratch, original: Any, path: Any = ".") -> Any:
+    return scratch.list(path) if _is_path(path) and _isdir(os.fsdecode(path)) else original(scratch.read(path))
+
+
+def _patch(stack: contextlib.ExitStack, hook: compat.FileFunction, scratch: Scratch, module: Any) -> None:
     owner = getattr(module, hook.owner) if hook.owner else module
-    if hasattr(owner, hook.name):  # not in every version of TensorFlow
-        original = getattr(owner, hook.name)
-        path = {hook.position: list(inspect.signature(original).parameters)[hook.position]}
-        replace(stack, owner, hook.name, _mapped(original, mapping, path))
+    if not hasattr(owner, hook.name):  # not in every version of TensorFlow
+        return
+    original = getattr(owner, hook.name)
+    if hook.name.startswith("delete"):
+        patched = _removing(scratch, original)
+    elif hook.name.startswith("list"):
+        patched = functools.partial(_listdir, scratch, original)
+    else:
+        moves = hook.name.startswith("rename") and hook.position == 0
+        mapping = scratch.changed if moves else scratch.written if hook.writes else scratch.read
+        patched = _mapped(
+            original, mapping, {hook.position: list(inspect.signature(original).parameters)[hook.position]}
+        )
+    replace(stack, owner, hook.name, patched)
 
 
 def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, module: Any) -> None:
@@ -291,7 +287,7 @@ def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, mod
 
     @functools.wraps(original)
     def init(self: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
-        mapping = scratch.written if WRITING.intersection(mode or "r") else scratch.read
+        mapping = scratch.written if _WRITING.intersection(mode or "r") else scratch.read
         original(self, mapping(name), mode, *args, **kwargs)
 
     replace(stack, cls, "__init__", init)

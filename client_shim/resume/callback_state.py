@@ -68,7 +68,8 @@ def kept(callbacks: Sequence[Any], sums: Sequence[dict[str, int]], arrays: list[
 
 def is_csv_logger(callback: Any) -> bool:
     """Return whether `callback` is a CSVLogger, or of a class derived from it."""
-    return any(kind.__name__ == "CSVLogger" for kind in type(callback).__mro__)
+    kinds = ((kind.__name__, kind.__module__.partition(".")[0]) for kind in type(callback).__mro__)
+    return any(name == "CSVLogger" and library in ("keras", "tf_keras") for name, library in kinds)
 
 
 def without_file(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -245,7 +245,8 @@ class FitCheckpoints:
 
     def _save(self, epoch: int, *, done: bool) -> None:
         for logger, _, header_first in self._appending:
-            logger.append_header = header_first  # of the script's next `fit`; this one has written its first row
+            if done or logger.writer is not None:  # it has decided about its file's header
+                logger.append_header = header_first
         header, arrays = self._taken(epoch, done)
 
         def write() -> None:
@@ -282,7 +283,6 @@ class FitCheckpoints:
         groups = (self._trainable.model_arrays(), self._trainable.optimizer_arrays(), self._trainable.metric_arrays())
         arrays = [array for group in groups for array in group]
         history, strange = callback_state.numbers(self._call.model.history.history)
-        params = self._call.model.history.params
         header = {
             "epoch": epoch,
             "done": done,
@@ -291,7 +291,7 @@ class FitCheckpoints:
             "seed": self.seed,
             "counts": [len(group) for group in groups],
             "history": plain.encode(history, arrays),
-            "params": plain.encode({name: params[name] for name in ("verbose", "epochs", "steps")}, arrays),
+            "params": plain.encode(dict(self._call.model.history.params), arrays),
             "epochs": plain.encode(list(self._call.model.history.epoch), arrays),
             "random": plain.encode(randomness.states(), arrays),
         }

@@ -79,7 +79,7 @@ def decode(encoded: Any, arrays: list[Array]) -> Any:
 
 def sums(obj: Any) -> dict[str, int]:
     """Return checksums of the plain attributes of `obj`: its settings and perhaps its data."""
-    found = {name: _sum(value) for name, value in _state(obj).items() if name not in _SKIPPED}
+    found = {name: _sum_of(name, value) for name, value in _state(obj).items() if name not in _SKIPPED}
     return {name: sum_ for name, sum_ in found.items() if sum_ is not None}
 
 
@@ -90,7 +90,7 @@ def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[di
     """
     plain, others = {}, []
     for name, value in _state(obj).items():
-        if name in _SKIPPED or (name in known and _sum(value) == known[name]):
+        if name in _SKIPPED or (name in known and _sum_of(name, value) == known[name]):
             continue
         mine: list[Array] = []
         try:
@@ -129,6 +129,13 @@ def _state(obj: Any) -> dict[str, Any]:
 def _classes(obj: Any) -> list[type]:
     """Return the classes of `obj` that are not Keras's."""
     return [kind for kind in type(obj).__mro__ if kind.__module__.partition(".")[0] not in _LIBRARIES]
+
+
+def _sum_of(name: str, value: Any) -> int | None:
+    """Return the checksum of an attribute; of a class's table that is not plain, that of its items' identities."""
+    if (found := _sum(value)) is not None or "." not in name:
+        return found
+    return hash(tuple(map(id, [*value, *(value.values() if isinstance(value, dict) else ())])))
 
 
 def _sum(value: Any) -> int | None:

@@ -15,7 +15,8 @@ from fdt.errors import UsageError
 STEPS = 10
 _NOT_WITH = ("detach", "resume")
 _SAVING = {"--run-dir", "--grace-period", "--commit-every", "--checkpoint-every"}  # nothing is saved
-_JOINING = {"--join-at", "--max-np", "--elastic-timeout"}  # workers would join the comparison
+# Workers would join the comparison.
+_JOINING = {"--join-at", "--host-discovery-script", "--min-np", "--max-np", "--elastic-timeout"}
 # Options of a run that the comparison does not pass on: (with a value, flags).
 OF_THE_RUN = (
     {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--timeline", "--profile", *_SAVING, *_JOINING},

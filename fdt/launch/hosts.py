@@ -20,7 +20,9 @@ from pathlib import Path
 from fdt.errors import UsageError, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_SETTING = re.compile(r"(max[_-])?slots=[1-9][0-9]*")
+# As Open MPI's host files have them; what limits or describes a host otherwise is not needed.
+_SLOTS = re.compile(r"(?:slots|cpu|count)=([1-9]\d*)")
+_NOT_NEEDED = re.compile(r"(?:max[_-](?:slots|cpu|count)|(?:slots|cpu|count)[_-]max|boards|sockets|cores)=[1-9]\d*")
 _INTERACTIVE = "4294967290"  # number of the step in which salloc runs a shell; it has the job's variables
 _STEP_ENDED = re.compile(r"srun: error: \S+: task 0: Exited with exit code \d+")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
@@ -48,20 +50,22 @@ def parse(text: str, where: str = "-H") -> list[Host]:
 def read_hostfile(path: Path) -> list[Host]:
     """Read a host file. Raises UsageError.
 
-    Each line has one host: `host1 slots=4`, as Open MPI has it, or `host1:4`. A # begins a comment.
+    Each line has one host: `host1 slots=4`, as Open MPI has it, or `host1:4`. A # or // begins a comment.
     """
     try:
-        lines = [re.sub(r"\s*=\s*", "=", line.split("#")[0]).split() for line in path.read_text().splitlines()]
+        lines = [re.sub(r"\s*=\s*", "=", re.split("#|//", line)[0]).split() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--hostfile cannot be read: {error}") from None
     hosts = []
     for number, fields in enumerate(lines, 1):
-        if wrong := [field for field in fields[1:] if not _SETTING.fullmatch(field)]:
-            raise UsageError(f"{path}:{number}: a host's settings must be slots=N or max_slots=N. Received: {wrong[0]}")
+        name, _, slots = fields[0].partition(":") if fields else ("", "", "")
+        for field in fields[1:]:
+            if found := _SLOTS.fullmatch(field):
+                slots = found[1]
+            elif not _NOT_NEEDED.fullmatch(field):
+                raise UsageError(f"{path}:{number}: a host's setting must be slots=N or max_slots=N. Received: {field}")
         if fields:
-            name, _, slots = fields[0].partition(":")
-            settings = dict(field.split("=") for field in fields[1:])
-            hosts.append(_host(name, settings.get("slots", slots)))
+            hosts.append(_host(name, slots))
     if not hosts:
         raise UsageError(f"--hostfile must name a host on each line: host1 slots=4. Received: {path}, which names none")
     return _unique(hosts, "--hostfile")

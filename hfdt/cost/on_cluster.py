@@ -149,7 +149,7 @@ def _coded(cluster: Cluster, plan: BlockPlan, load: Load) -> list[Exchanged]:
         own = {block: vector for block, owners in enumerate(plan.owners) if comm.rank in owners}
         found = []
         for done in range(1, load.batches * load.epochs + 1):
-            comm.work(len(own) * load.steps(1 / len(plan.owners)))
+            comm.work(len(own) * load.steps(1 / len(plan.owners)), draws=len(own))
             plan.total(own, comm)
             found.append(Exchanged(done, comm.now_s, float(comm.sent_bytes)))
         return found

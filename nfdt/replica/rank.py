@@ -77,6 +77,9 @@ class RoundRobinRank:
     def steps(self) -> int:
         return self._counts["steps"] + self._sessions.steps
 
+    def in_line(self) -> bool:
+        return not (self._begun or self._fitting or self._sessions.begun)
+
     def end(self) -> None:
         """Synchronise after the end of the script; meanwhile rank 0 serves the ranks that still run."""
         self._sessions.meet()

@@ -112,6 +112,11 @@ class NfdtSessions(SessionRuns):
         if outside:
             self._kept.differ(session)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the script has come to its first step."""
+        return bool(self._turns)
+
     # -- a training run --------------------------------------------------------------------------------------------
     def _trained(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any]) -> list[Any]:
         step = self._steps.of(plan, call.session.graph)

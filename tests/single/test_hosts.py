@@ -30,8 +30,8 @@ from tests.srun import FAKE, check_srun
 def test_hosts_as_they_are_written(tmp_path):
     assert parse("a:4,b") == [Host("a", 4), Host("b", 1)]
     file = tmp_path / "hosts"
-    file.write_text("# ours\na slots = 4 max_slots=8\n\nb:2  # as horovodrun has it\nc max-slots=8\n")
-    assert read_hostfile(file) == [Host("a", 4), Host("b", 2), Host("c", 1)]
+    file.write_text("# ours\na slots = 4 max_slots=8\n\nb:2  # as horovodrun has it\nc max-slots=8\nd cpu=3 // x\n")
+    assert read_hostfile(file) == [Host("a", 4), Host("b", 2), Host("c", 1), Host("d", 3)]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_hostfile_that_is_none_is_said(tmp_path):
     (tmp_path / "empty").write_text("# nobody\n")
     with pytest.raises(UsageError, match="--hostfile must name a host on each line"):
         read_hostfile(tmp_path / "empty")
-    for setting in ("slots:4", "Slots=4", "slots=", "slots=0", "4", "cpu=4"):
+    for setting in ("slots:4", "Slots=4", "slots=", "slots=0", "4", "port=22"):
         (tmp_path / "wrong").write_text(f"a slots=2\n# b\nc {setting}\n")
-        with pytest.raises(UsageError, match=f"wrong:3: a host.s settings must be slots=N .*Received: {setting}$"):
+        with pytest.raises(UsageError, match=f"wrong:3: a host.s setting must be slots=N .*Received: {setting}$"):
             read_hostfile(tmp_path / "wrong")
 
 

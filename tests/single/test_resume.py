@@ -223,12 +223,13 @@ def test_a_csv_loggers_file_continues(keras, tmp_path, monkeypatch, derived):
     checkpoints.prepare(None)
     again.on_train_begin()
     checkpoints.begun()
-    again.on_epoch_end(1, {"loss": 7.0})
-    again.on_train_end()
-    assert not again.append, "the script's next `fit` begins the file anew, with a header"
     monkeypatch.setattr(checkpoints, "_write", lambda write: None)
     checkpoints.epoch_over(1)
-    assert again.append_header
+    assert not again.append_header, "the logger has not written yet"
+    again.on_epoch_end(1, {"loss": 7.0})
+    checkpoints.epoch_over(1)
+    again.on_train_end()
+    assert again.append_header and not again.append, "the script's next `fit` begins the file anew, with a header"
     assert [line.rpartition(",")[0] for line in file.read_text().splitlines()] == ["epoch,loss", "0,5.0", "1,7.0"]
     assert getattr(again, "rows", 2) == 2
 
@@ -671,7 +672,7 @@ def test_lists_of_a_class_come_back_into_the_class():
         seen, table = set(), {"a": 1}
 
     class Own(importlib.import_module("keras").callbacks.Callback, Mixed):
-        best, grid, names, odd = [], np.zeros(2), ["constant"], Counter()
+        best, grid, names, odd, functions = [], np.zeros(2), ["constant"], Counter(), {"of": len}
 
     obj, arrays = Own(), []
     known = plain.sums(obj)
@@ -680,6 +681,7 @@ def test_lists_of_a_class_come_back_into_the_class():
     obj.seen.add(6)
     obj.grid[:] = 7
     obj.table = {"of": "the object"}
+    obj.odd["one"] += 1
     encoded, others = plain.attributes(obj, arrays, known)
     assert encoded.keys() == {"Own.best", "Mixed.seen", "Own.grid", "table"} and others == ["Own.odd"]
     best.clear(), seen.clear(), grid.fill(0)

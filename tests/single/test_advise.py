@@ -75,6 +75,13 @@ def test_each_step_of_a_round_has_a_random_time_of_its_own():
     assert found[-1].seconds / 400 == pytest.approx(rounds.max(axis=1).mean(), rel=0.03)
 
 
+def test_each_block_of_a_rank_has_a_random_time_of_its_own():
+    random = cluster("nodes: [{count: 4, speed: {distribution: gamma, mean: 1, shape: 1}}]")
+    found = exchanges(random, "coded(redundancy=2, placement='cyclic')", Load(2000, 1, 1))
+    steps = np.random.default_rng(0).gamma(2, 1 / 4, (100_000, 4))  # two blocks of a quarter; the slowest of four
+    assert found[-1].seconds / 2000 == pytest.approx(steps.max(axis=1).mean(), rel=0.03)
+
+
 def test_the_part_of_a_step_that_does_not_shrink():
     assert fixed_part(64, 10.0, 8, 3.0) == pytest.approx(0.2)  # 2 s, and 8 s for 64 rows
     assert batch_s(cluster(FOUR), "hfdt", "allreduce", replace(PROBE, fixed=0.2)) == pytest.approx(0.4)

@@ -67,7 +67,7 @@ def run(tmp_path):
         path.write_text(BEFORE + code)
         names, hooks = {"tf": tf, "np": np, "keras": keras, "__name__": "script"}, Hooks()
         rank = RoundRobinRank(process_group, {"rule": "asgd"})
-        hooks.rank = rank.skippable_regions
+        hooks.rank, names["rank"] = rank.skippable_regions, rank
         with rewritten(hooks), rank.in_tensorflow(), rank.in_keras("keras"):
             exec(compile(hooks.rewrite(ast.parse(BEFORE + code)), str(path), "exec"), names)
             assert rank.steps() == steps
@@ -393,3 +393,14 @@ def test_a_change_of_weights_that_an_optimizer_updates_is_no_such_assignment(run
     code = "clipped = tf.clip_by_value(weight, -1.0, 1.0)\n    weight.assign(clipped)"
     _, rank = run(ASSIGNED.format(variable="tf.Variable(0.0)", assign=code), Worker1())
     assert rank.counts()["replicated"] == 0
+
+
+def test_workers_are_in_line_until_the_first_step_which_one_of_them_takes(run):
+    code = """
+seen = [rank.in_line()]
+for batch in dataset:
+    step(batch)
+    seen.append((rank.steps(), rank.in_line()))
+"""
+    names, _ = run(code, Worker1())
+    assert names["seen"][:3] == [True, (0, False), (1, False)]

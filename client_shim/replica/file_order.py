@@ -9,6 +9,7 @@ import builtins
 import contextlib
 import errno
 import functools
+import inspect
 import io
 import os
 import shutil
@@ -63,11 +64,14 @@ class _FileOrder:
             makes: Returns whether it fails where the file exists already; None: none does.
         """
 
+        names = list(inspect.signature(original).parameters)
+
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._within or (writes is not None and not writes(*args, **kwargs)) or not _by_script(kwargs):
                 return original(*args, **kwargs)
-            paths = [path for path in (self._common(args[i]) for i in positions if i < len(args)) if path]
+            given = [args[i] if i < len(args) else kwargs.get(names[i]) for i in positions]
+            paths = [path for path in map(self._common, given) if path]
             if not paths or not self._active():
                 return original(*args, **kwargs)
             change = functools.partial(original, *args, **kwargs)
@@ -162,9 +166,7 @@ def ordered_files(
         opens = order.of(builtins.open, 0, writes=_opens_to("wax+"), makes=_opens_to("x"))
         for owner, name in ((builtins, "open"), (io, "open")):
             replace(stack, owner, name, opens)
-        exclusive = lambda path, flags, *_, **__: flags & os.O_EXCL  # noqa: E731
-        opens = order.of(os.open, 0, writes=lambda path, flags, *_, **__: writes(flags), makes=exclusive)
-        replace(stack, os, "open", opens)
+        replace(stack, os, "open", order.of(os.open, 0, writes=_flags(writes), makes=_flags(lambda f: f & os.O_EXCL)))
         for name in MAKES:
             replace(stack, os, name, order.of(getattr(os, name), 0, makes=_always))
         replace(stack, os, "symlink", order.of(os.symlink, 1, makes=_always))
@@ -185,9 +187,16 @@ def _always(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def _opens_to(letters: str) -> Callable[..., bool]:
-    """Return a function of `open`'s arguments: whether the mode has one of the letters."""
-    return lambda file, mode="r", *_, **__: bool(set(letters).intersection(mode or "r"))
+def _opens_to(letters: str, at: int = 1) -> Callable[..., bool]:
+    """Return a function of `open`'s arguments, `at` the mode: whether the mode has one of the letters."""
+    return lambda *args, **kwargs: bool(
+        set(letters).intersection((args[at] if len(args) > at else kwargs.get("mode")) or "r")
+    )
+
+
+def _flags(test: Callable[[int], Any]) -> Callable[..., Any]:
+    """Return a function of `os.open`'s arguments: the test of its flags."""
+    return lambda *args, **kwargs: test(args[1] if len(args) > 1 else kwargs["flags"])
 
 
 def _function(stack: contextlib.ExitStack, order: _FileOrder, hook: compat.FileFunction, module: Any) -> None:

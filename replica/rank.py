@@ -100,7 +100,7 @@ class PlacedRank:
         return self._count.steps + self._in_sessions
 
     def in_line(self) -> bool:
-        return True
+        return not (self._engine.variables.training or self._in_sessions)
 
     def end(self) -> None:
         """Compare all ranks' variables once more. Raises a step's refusal again, which the script may have caught."""

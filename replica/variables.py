@@ -49,7 +49,7 @@ class ReplicatedVariables:
         self._by_handle: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._where: dict[int, str] = {}
         self._checked = 0
-        self._training = self._taken = False  # whether a gradient has been computed; since the last assignment
+        self.training = self._taken = False  # whether a gradient has been computed; since the last assignment
         self._with_gradients: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs in which gradients are computed
 
     @property
@@ -94,7 +94,7 @@ class ReplicatedVariables:
 
     def begin_training(self) -> None:
         """Note that a gradient is computed, or traced: assignments of variables may be steps from now on."""
-        self._training = True
+        self.training = True
         graph = tf.compat.v1.get_default_graph()
         if not isinstance(graph, func_graph.FuncGraph):
             self.take()
@@ -115,7 +115,7 @@ class ReplicatedVariables:
     # -- assigned --------------------------------------------------------------------------------------------------
     def assigned(self, handles: Sequence[Any]) -> None:
         """Record that an operation or a function is about to assign these variables."""
-        known = [(h, self._by_handle[id(h)]) for h in handles if id(h) in self._by_handle] if self._training else ()
+        known = [(h, self._by_handle[id(h)]) for h in handles if id(h) in self._by_handle] if self.training else ()
         places = {place for handle, (of, place) in known if of() is handle}  # else the id is another tensor's now
         if places:
             self._where.update(dict.fromkeys(places, where()))

@@ -31,8 +31,10 @@ class Entries(contextlib.AbstractContextManager["Entries"]):
 
     def __init__(self, scratch: Any, real: Any) -> None:
         scratch = os.fsencode(scratch) if isinstance(real, bytes) else scratch
-        with scandir(scratch) as own, scandir(real) as others:
-            found = {entry.name: entry for entry in others}
+        found: dict[Any, Any] = {}
+        with contextlib.suppress(OSError), scandir(real) as others:  # rank 0 may remove it meanwhile
+            found.update({entry.name: entry for entry in others})
+        with scandir(scratch) as own:
             found.update({entry.name: _Entry(entry, os.path.join(real, entry.name)) for entry in own})
         self._entries: Iterator[Any] = iter(found.values())
 

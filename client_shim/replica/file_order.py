@@ -2,7 +2,8 @@
 
 Rank 0 changes the real files, other ranks those of their scratch folders (scratch.py), and each reads what is there. It
 must be what is there on one machine at that line. Rank 0 starts seconds before the other ranks, so that without an
-order they would find a cache or a folder that the script has only just made.
+order they would find a cache or a folder that the script has only just made. When the script trains, its steps keep the
+ranks together, and its files are those that it has made itself.
 """
 
 import builtins
@@ -15,15 +16,14 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import wrapt
 
-from client_shim.replica.scratch import MAKES, MOVES, REMOVES, writes
-from client_shim.replica.steps import called_back, of_script
+from client_shim.replica.scratch import MAKES, MOVES, OPENS, REMOVES, writes
+from client_shim.replica.steps import called_back, is_main, of_script
 from client_shim.script import OUR_FOLDERS
 from fdt import compat
 from fdt.patches import replace
@@ -46,7 +46,7 @@ class _FileOrder:
         group: The process group of the ranks.
         folders: Rank 0's `own_folders`. Names of temporary files differ between ranks.
         scratch: This rank's scratch folder, which TensorFlow shows in lists of files; "": it has none.
-        active: Returns whether the ranks are still at the same lines.
+        active: Returns whether changes are ordered: until the script trains, since its steps keep ranks together.
     """
 
     def __init__(self, group: ReplicaGroup, folders: Sequence[str], scratch: str, active: Callable[[], bool]) -> None:
@@ -63,7 +63,6 @@ class _FileOrder:
             writes: Returns whether a call with these arguments writes; None: each does.
             makes: Returns whether it fails where the file exists already; None: none does.
         """
-
         names = list(inspect.signature(original).parameters)
 
         @functools.wraps(original)
@@ -92,7 +91,8 @@ class _FileOrder:
         try:
             return change()
         except OSError as error:
-            failed = error.errno, error.strerror, str(error.filename)
+            if error.errno is not None:  # else a library's own
+                failed = error.errno, error.strerror, str(error.filename)
             raise
         finally:
             self._group.broadcast(failed, _CHANGE)
@@ -136,9 +136,7 @@ def _below(path: str, folder: str) -> bool:
 
 def _by_script(kwargs: Mapping[str, Any]) -> bool:
     """Return whether the script, or a library that it called, changes a file by its path in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    if any(key.endswith("dir_fd") and value is not None for key, value in kwargs.items()):
+    if not is_main() or any(key.endswith("dir_fd") and value is not None for key, value in kwargs.items()):
         return False
     for caller, _ in traceback.walk_stack(sys._getframe(2)):
         path = caller.f_code.co_filename
@@ -157,30 +155,34 @@ def ordered_files(
 
     Args:
         group: The process group of the ranks.
-        folders: Rank 0's `own_folders`.
+        folders: Rank 0's `own_folders`; none: the ranks do not share files, and nothing is ordered.
         scratch: This rank's scratch folder; "": it has none.
         active: Returns whether the ranks are still at the same lines.
     """
-    order = _FileOrder(group, folders, scratch, active)
     with contextlib.ExitStack() as stack:
-        opens = order.of(builtins.open, 0, writes=_opens_to("wax+"), makes=_opens_to("x"))
-        for owner, name in ((builtins, "open"), (io, "open")):
-            replace(stack, owner, name, opens)
-        replace(stack, os, "open", order.of(os.open, 0, writes=_flags(writes), makes=_flags(lambda f: f & os.O_EXCL)))
-        for name in MAKES:
-            replace(stack, os, name, order.of(getattr(os, name), 0, makes=_always))
-        replace(stack, os, "symlink", order.of(os.symlink, 1, makes=_always))
-        replace(stack, os, "link", order.of(os.link, 0, 1, makes=_always))
-        for owner, name in (*((os, name) for name in MOVES), (shutil, "move")):
-            replace(stack, owner, name, order.of(getattr(owner, name), 0, 1))
-        for owner, name in (*((os, name) for name in (*REMOVES, "truncate")), (shutil, "rmtree")):
-            replace(stack, owner, name, order.of(getattr(owner, name), 0))
-        for hook in compat.FILE_FUNCTIONS:
-            if hook.writes:
-                wrapt.register_post_import_hook(functools.partial(_function, stack, order, hook), hook.module)
-        for module, kind in compat.FILE_CLASSES.items():
-            wrapt.register_post_import_hook(functools.partial(_opening, stack, order, kind), module)
+        if folders:
+            _order_all(stack, _FileOrder(group, folders, scratch, active))
         yield
+
+
+def _order_all(stack: contextlib.ExitStack, order: _FileOrder) -> None:
+    opens = order.of(builtins.open, 0, writes=_opens_to("wax+"), makes=_opens_to("x"))
+    for owner, name in OPENS:
+        replace(stack, owner, name, opens)
+    replace(stack, os, "open", order.of(os.open, 0, writes=_flags(writes), makes=_flags(lambda f: f & os.O_EXCL)))
+    for name in MAKES:
+        replace(stack, os, name, order.of(getattr(os, name), 0, makes=_always))
+    replace(stack, os, "symlink", order.of(os.symlink, 1, makes=_always))
+    replace(stack, os, "link", order.of(os.link, 0, 1, makes=_always))
+    for owner, name in (*((os, name) for name in MOVES), (shutil, "move")):
+        replace(stack, owner, name, order.of(getattr(owner, name), 0, 1))
+    for owner, name in (*((os, name) for name in (*REMOVES, "truncate")), (shutil, "rmtree")):
+        replace(stack, owner, name, order.of(getattr(owner, name), 0))
+    for hook in compat.FILE_FUNCTIONS:
+        if hook.writes:
+            wrapt.register_post_import_hook(functools.partial(_function, stack, order, hook), hook.module)
+    for module, kind in compat.FILE_CLASSES.items():
+        wrapt.register_post_import_hook(functools.partial(_opening, stack, order, kind), module)
 
 
 def _always(*args: Any, **kwargs: Any) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from client_shim.replica.file_order import own_folders
 from client_shim.replica.rewriting import rewritten
 from client_shim.replica.skippable_regions import RegionHooks
 from client_shim.script import Rewrite
@@ -50,7 +49,7 @@ class ReplicaRank(Protocol):
         """Return the number of this rank's steps so far. Cheap, and callable from any thread."""
 
     def in_line(self) -> bool:
-        """Return whether all ranks run the script's same lines together; the result changes at the same line."""
+        """Return whether the script has not begun to train. The result changes at the same line on all ranks."""
 
     def end(self) -> None:
         """Finish the exchange after the script has ended."""
@@ -74,7 +73,7 @@ class RankConfig:
     script: str  # its absolute path, or "-m package.module"
     name: str  # the script as the user named it
     script_args: Sequence[str]
-    folders: Sequence[str] = ("", "")  # rank 0's working directory at the start, and its folder of temporary files
+    folders: Sequence[str] = ()  # of file_order.own_folders; none where ranks are on several hosts
     parent: int = 0  # process id of the command, on its own host
 
     @classmethod
@@ -104,8 +103,7 @@ class ReplicatedScript:
     def config(self, size: int) -> RankConfig:
         """Return what the configurations of all `size` ranks have in common."""
         path = os.path.abspath(self.path) if module_of(self.path) is None else self.path
-        folders = own_folders()
-        return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args), folders)
+        return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args))
 
     def bound(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Within the context, rank 0 of `size` keeps to its share of the cores, if the options bind ranks to cores."""

@@ -69,7 +69,7 @@ def host(script: ReplicatedScript, run_dir: Path, size: int) -> Iterator[RootGro
         return run_dir / f"worker-{(number or 0) + 1}.log"
 
     def start(directory: Path) -> OtherRanks:
-        common = replace(script.config(size), directory=str(directory), parent=os.getpid())
+        common = replace(script.config(size), directory=str(directory), parent=os.getpid(), folders=own_folders())
 
         def follow(number: int) -> "subprocess.Popen[bytes]":
             task = replace(common, scratch=str(scratch / str(number + 1)), rank=number + 1)
@@ -125,7 +125,7 @@ def run(script: ReplicatedScript, process_group: RootGroup, reporters: Reporters
     with (
         reported_steps(part.steps, reporters),
         agreed(process_group, script.seed, clocks=not asynchronous),
-        ordered_files(process_group, own_folders(), active=part.in_line),
+        ordered_files(process_group, own_folders() if process_group.on_one_host else (), active=part.in_line),
         part.installed(script.package, process_group, script.options),
     ):
         with recorded(agrees=True):

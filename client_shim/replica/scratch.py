@@ -6,12 +6,14 @@ names.
 """
 
 import builtins
+import bz2
 import contextlib
 import functools
 import inspect
 import io
 import os
 import shutil
+import tarfile
 import tempfile
 import threading
 import tokenize
@@ -36,6 +38,8 @@ _CHANGES = {**MOVES, "link": ("src", "dst"), "chmod": _PATH, "utime": _PATH, "tr
 _READS = {"stat": _PATH, "lstat": _PATH, "access": _PATH, "readlink": _PATH}
 _ENTERS = {"chdir": _PATH}
 REMOVES = ("remove", "unlink", "rmdir")
+# `open` and the names under which modules have kept it.
+OPENS = ((builtins, "open"), (io, "open"), (tokenize, "_builtin_open"), (bz2, "_builtin_open"), (tarfile, "bltn_open"))
 
 
 class Scratch:
@@ -169,8 +173,7 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
         tempfile.tempdir = os.path.join(folder, ".tmp")  # hidden: its names differ between ranks (file_order.py)
         os.makedirs(tempfile.tempdir, exist_ok=True)
         opens = functools.partial(_open, scratch, builtins.open)
-        # `tokenize` reads source by its own name
-        for owner, name in ((builtins, "open"), (io, "open"), (tokenize, "_builtin_open")):
+        for owner, name in OPENS:
             replace(stack, owner, name, opens)
         replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
         replace(stack, os, "getcwd", scratch.getcwd)
@@ -205,7 +208,10 @@ def _open(scratch: Scratch, original: Any, file: Any, mode: str = "r", *args: An
 
 
 def _os_open(scratch: Scratch, original: Any, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-    descriptor: int = original(scratch.written(path) if writes(flags) else scratch.read(path), flags, *args, **kwargs)
+    if kwargs.get("dir_fd") is None:
+        mapping = scratch.read if not writes(flags) else scratch.written if flags & os.O_TRUNC else scratch.changed
+        path = mapping(path)
+    descriptor: int = original(path, flags, *args, **kwargs)
     return descriptor
 
 
@@ -287,7 +293,8 @@ def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, mod
 
     @functools.wraps(original)
     def init(self: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
-        mapping = scratch.written if _WRITING.intersection(mode or "r") else scratch.read
+        writes = _WRITING.intersection(mode or "r")
+        mapping = scratch.read if not writes else scratch.written if "w" in mode or "x" in mode else scratch.changed
         original(self, mapping(name), mode, *args, **kwargs)
 
     replace(stack, cls, "__init__", init)

@@ -97,9 +97,17 @@ def by_script() -> bool:
     same step there.
     """
     frame = sys._getframe(2)
-    if not of_script(frame.f_code.co_filename) or threading.current_thread() is not threading.main_thread():
+    if not of_script(frame.f_code.co_filename) or not is_main():
         return False
     return not called_back(frame)
+
+
+_PROCESS = os.getpid()
+
+
+def is_main() -> bool:
+    """Return whether this is the rank's main thread, and not a process that the script has forked."""
+    return threading.current_thread() is threading.main_thread() and os.getpid() == _PROCESS
 
 
 def called_back(frame: FrameType) -> bool:

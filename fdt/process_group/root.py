@@ -123,6 +123,11 @@ class RootGroup(Collectives):
             self._send(rank, line, request)
         return self._shared.total(range(self.size), combined)
 
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all ranks run on this host."""
+        return self._listener is None
+
     def broadcast(self, value: Any, name: str) -> Any:
         """Implement ReplicaGroup."""
         self._gather(name, None)

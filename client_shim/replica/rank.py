@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from client_shim.replica.rewriting import rewritten
@@ -73,7 +73,9 @@ class RankConfig:
     script: str  # its absolute path, or "-m package.module"
     name: str  # the script as the user named it
     script_args: Sequence[str]
-    folders: Sequence[str] = ()  # of file_order.own_folders; none where ranks are on several hosts
+    folders: Sequence[str] = field(
+        default_factory=list
+    )  # of file_order.own_folders; none where ranks are on several hosts
     parent: int = 0  # process id of the command, on its own host
 
     @classmethod

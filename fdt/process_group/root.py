@@ -70,7 +70,7 @@ class RootGroup(Collectives):
         where: Where = str,
     ) -> None:
         self.size, self._where = size, where
-        self._listener = listener
+        self._listener, self.on_one_host = listener, listener is None
         self.left: dict[int, Any] = {}  # results of asynchronous ranks that ended before rank 0
         self._pending: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._received: dict[int, tuple[dict[str, Any], bytes]] = {}  # in the current collective
@@ -122,11 +122,6 @@ class RootGroup(Collectives):
         for rank, line in others:
             self._send(rank, line, request)
         return self._shared.total(range(self.size), combined)
-
-    @property
-    def on_one_host(self) -> bool:
-        """Whether all ranks run on this host."""
-        return self._listener is None
 
     def broadcast(self, value: Any, name: str) -> Any:
         """Implement ReplicaGroup."""

@@ -127,6 +127,7 @@ def _tf_keras_patches(layer: Layer) -> list[Patch]:
         if step is None or keep_dims:
             return original(inputs, reduction_axes, keep_dims, mask=mask)
         if getattr(layer, "_fdt_fused", False):
+            mask = None  # the fused operation ignores it
             total = _total(step, _count(inputs, reduction_axes, _valid(inputs, mask)))
             bessel[:] = [total / tf.maximum(total - 1, 1)]
         return moments(step, inputs, reduction_axes, mask)

@@ -64,6 +64,8 @@ class Probing:
             whole = source.first_batch()
         except IndexError:  # no data: Keras raises its own error
             return []
+        if not self._allow and (padding := _padding(self._trainable.model)):
+            raise needs_replica(f"{padding!r} pads the rows of a batch to the longest, and each rank has other rows")
         self._probe = None
         with self._as_scripts_have_it(), self._failures_refused():
             own = replace(terms, compression=None, sent_bytes={})
@@ -194,3 +196,12 @@ def _fixed_rows(model: Any) -> int:
     """Return the batch size that the inputs of a functional model fix; 0 if they fix none."""
     shapes = (tf.TensorShape(each.shape) for each in getattr(model, "inputs", None) or [])
     return next((shape[0] for shape in shapes if shape.rank and shape[0]), 0)
+
+
+def _padding(model: Any) -> str:
+    """Return the name of a TextVectorization whose rows are as long as the batch's longest, and are not masked."""
+    layers = list(model._flatten_layers())
+    if any(getattr(layer, "mask_zero", False) for layer in layers):  # an Embedding: padded places do not count
+        return ""
+    found = (layer for layer in layers if type(layer).__name__ == "TextVectorization" and not layer._ragged)
+    return next((t.name for t in found if t._output_mode == "int" and t._output_sequence_length is None), "")

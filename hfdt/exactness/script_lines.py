@@ -18,6 +18,14 @@ _FOR_ANY_CALLER = (
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 # Their frames lie between Keras's own. The losses and layers of any other package are checked as the script's are.
 _TRUSTED = {"absl", "horovod", "keras", "ml_dtypes", "numpy", "optree", "tensorflow", "tf_keras", "tree", "wrapt"}
+# Keras's own functions whose result for a row depends on other rows: files and names. They are compared as a script's.
+_MIX_ROWS = {
+    ("losses.py", "dice"),
+    ("losses.py", "tversky"),
+    ("losses.py", "circle"),
+    ("mel_spectrogram.py", "_dbscale"),
+    ("equalization.py", "_equalize_channel"),
+}
 
 
 def line_of_script(op: Any) -> str:
@@ -36,6 +44,8 @@ def line_of_script(op: Any) -> str:
         elif path.endswith(_GIVEN_BY_SCRIPT):
             return "an operation between layers"
         elif "keras/src/" in path:
+            if (Path(path).name, frame.name) in _MIX_ROWS:
+                return f"{Path(path).name}:{frame.lineno}"
             if not any(part in path for part in _FOR_ANY_CALLER):
                 return package
         elif not package and _of_package(path):

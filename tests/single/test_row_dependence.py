@@ -1,7 +1,10 @@
 """Which lines of a script's training step need rows of other ranks; what Keras computes for itself is left out."""
 
+import re
+
 import pytest
 
+from hfdt.exactness.probe_schedule import _padding
 from hfdt.exactness.row_dependence import row_dependence
 
 ROWS = 6
@@ -68,6 +71,27 @@ def test_what_a_loss_needs_of_all_rows_does_not_depend_on_the_batch(keras, loss,
 def test_what_keras_computes_over_rows_is_left_out(keras):
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     assert not found(keras, loss, metrics=["accuracy", keras.metrics.AUC()]).operations
+
+
+def test_keras_own_ratios_over_a_batch_are_not_left_out(keras):
+    ratio = r"RealDiv at losses\.py:\d+"
+    for loss, metrics in (("Dice", []), ("Tversky", []), ("MeanSquaredError", [keras.losses.dice])):
+        lines = found(keras, getattr(keras.losses, loss)(), metrics=metrics).operations
+        assert lines and all(re.fullmatch(ratio, each) for each in lines), loss
+    assert not found(keras, keras.losses.Dice(axis=(1,))).operations
+
+
+def test_text_that_is_padded_to_the_longest_row_is_found(keras):
+    vectors = {"int": {}, "length": {"output_sequence_length": 4}, "bag": {"output_mode": "multi_hot"}}
+    layers = {name: keras.layers.TextVectorization(name=name, **options) for name, options in vectors.items()}
+    for layer in layers.values():
+        layer.adapt(["a b"])
+
+    def padding(name, **options):
+        return _padding(keras.Sequential([layers[name], keras.layers.Embedding(5, 2, **options)]))
+
+    assert [padding(name) for name in layers] == ["int", "", ""]
+    assert padding("int", mask_zero=True) == ""
 
 
 def test_a_term_with_the_weight_of_a_variable_is_linear(keras):

@@ -31,7 +31,7 @@ OURS, TEST_RUNNER = f"{OUR_FOLDERS[0]}job.py", f"{SITE}/_pytest/python.py"
     ],
 )
 def test_the_first_code_that_is_not_keras_made_an_operation(innermost_first, line):
-    frames = [SimpleNamespace(filename=path, lineno=3) for path in reversed(innermost_first)]
+    frames = [SimpleNamespace(filename=path, lineno=3, name="call") for path in reversed(innermost_first)]
     assert line_of_script(SimpleNamespace(traceback=frames)) == line
 
 

@@ -58,7 +58,7 @@ class Feeder:
         self._stopped = False
         self._error: BaseException | None = None
         self._sent: deque[BlobRef] = deque()
-        self._generators = randomness.sums()
+        self._generators = randomness.sums() if first else {}  # before earlier epochs are drawn
         self._thread = threading.Thread(target=self._run, name=f"feed {name}", daemon=True)
         self._thread.start()
 

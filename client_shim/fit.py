@@ -269,7 +269,7 @@ def _end_of_data(fit: CapturedFit) -> int:
     end = (call.arguments["initial_epoch"] or 0) + data.cardinality // steps + 1
     if end < epochs:
         fit.run.reporters.note(f"the data end in epoch {end}: tf_keras trains no further one; repeat() gives more data")
-    return min(epochs, end)
+    return end
 
 
 # Arguments that Keras's own loop receives as the script gave them; the others concern training data.

@@ -140,7 +140,7 @@ def _compiled(source: bytes, path: str, shown: str, rewrite: Rewrite | None) -> 
             return notebook.compiled(notebook.read(path, source), rewrite)
         tree = ast.parse(source, path)
         _refuse_hidden_modules(tree, path, shown)
-        return [compile(source if rewrite is None else rewrite(tree), path, "exec", dont_inherit=True)]
+        return [compile(tree if rewrite is None else rewrite(tree), path, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError) as error:
         sys.excepthook(type(error), error.with_traceback(None), None)
         raise UserError(f"{shown} is not valid Python: {type(error).__name__}, see above") from None

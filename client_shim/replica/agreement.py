@@ -7,7 +7,6 @@ import builtins
 import contextlib
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import wrapt
 
 from client_shim.replica.clocks import agreed_clocks
 from client_shim.replica.entropy import shared
+from client_shim.replica.steps import is_main
 from client_shim.resume.randomness import seed_all
 from fdt import compat
 from fdt.patches import replace
@@ -76,7 +76,7 @@ class _StandardInput(wrapt.ObjectProxy):  # type: ignore[type-arg]
 
     def _self_read(self, name: str, size: int) -> Any:
         group, original = self._self_group, getattr(self.__wrapped__, name)
-        if threading.current_thread() is not threading.main_thread():
+        if not is_main():
             return original(size)  # ranks are not at the same line
         read = original(size) if group.rank == 0 else None
         text = group.broadcast(read.decode("latin-1") if isinstance(read, bytes) else read, "standard input")

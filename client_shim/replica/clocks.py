@@ -5,13 +5,12 @@ import contextlib
 import copyreg
 import datetime
 import functools
-import threading
 import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from client_shim.replica.steps import by_script, of_script
+from client_shim.replica.steps import by_script, is_main, of_script
 from fdt.patches import replace
 from fdt.process_group import ReplicaGroup
 
@@ -82,8 +81,7 @@ def _datetime(group: ReplicaGroup) -> ModuleType:
     """Return a copy of the module `datetime` whose classes take `now` and `today` from rank 0."""
 
     def now() -> float:
-        of_main = threading.current_thread() is threading.main_thread()
-        return float(group.broadcast(_time(), "time")) if of_main else _time()
+        return float(group.broadcast(_time(), "time")) if is_main() else _time()
 
     class Date(datetime.date, metaclass=_ClockType):
         _fdt_own = True

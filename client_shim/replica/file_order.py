@@ -17,12 +17,12 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import wrapt
 
-from client_shim.replica.scratch import MAKES, MOVES, OPENS, REMOVES, writes
+from client_shim.replica.scratch import MAKES, MOVES, OPENS, REMOVES, SYSTEM, WRITING, writes
 from client_shim.replica.steps import called_back, is_main, of_script
 from client_shim.script import OUR_FOLDERS
 from fdt import compat
@@ -30,7 +30,6 @@ from fdt.patches import replace
 from fdt.process_group import ReplicaGroup
 from fdt.service.blame import LIBRARIES
 
-_SYSTEM = ("/dev/", "/proc/", "/sys/")
 _CHANGE = "change of a file"  # the collective's name
 
 
@@ -121,7 +120,7 @@ class _FileOrder:
         if not isinstance(path, (str, bytes, os.PathLike)) or path in ("", b""):
             return ""
         found = os.path.abspath(os.fsdecode(path)).removeprefix(self._scratch)
-        if found.startswith((*_SYSTEM, *LIBRARIES)) or f"{os.sep}." in found:
+        if found.startswith((*SYSTEM, *LIBRARIES)) or f"{os.sep}." in found:
             return ""
         for folder in self._temporary:
             within = self._start != folder and _below(self._start, folder) and _below(found, self._start)
@@ -166,7 +165,7 @@ def ordered_files(
 
 
 def _order_all(stack: contextlib.ExitStack, order: _FileOrder) -> None:
-    opens = order.of(builtins.open, 0, writes=_opens_to("wax+"), makes=_opens_to("x"))
+    opens = order.of(builtins.open, 0, writes=_opens_to(WRITING), makes=_opens_to("x"))
     for owner, name in OPENS:
         replace(stack, owner, name, opens)
     replace(stack, os, "open", order.of(os.open, 0, writes=_flags(writes), makes=_flags(lambda f: f & os.O_EXCL)))
@@ -189,7 +188,7 @@ def _always(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def _opens_to(letters: str, at: int = 1) -> Callable[..., bool]:
+def _opens_to(letters: Iterable[str], at: int = 1) -> Callable[..., bool]:
     """Return a function of `open`'s arguments, `at` the mode: whether the mode has one of the letters."""
     return lambda *args, **kwargs: bool(
         set(letters).intersection((args[at] if len(args) > at else kwargs.get("mode")) or "r")
@@ -208,7 +207,5 @@ def _function(stack: contextlib.ExitStack, order: _FileOrder, hook: compat.FileF
 
 
 def _opening(stack: contextlib.ExitStack, order: _FileOrder, kind: str, module: Any) -> None:
-    cls, opens = getattr(module, kind), _opens_to("wax+")
-    replace(
-        stack, cls, "__init__", order.of(cls.__init__, 1, writes=lambda self, *args, **named: opens(*args, **named))
-    )
+    cls = getattr(module, kind)
+    replace(stack, cls, "__init__", order.of(cls.__init__, 1, writes=_opens_to(WRITING, 2)))  # self is the first

@@ -73,9 +73,7 @@ class RankConfig:
     script: str  # its absolute path, or "-m package.module"
     name: str  # the script as the user named it
     script_args: Sequence[str]
-    folders: Sequence[str] = field(
-        default_factory=list
-    )  # of file_order.own_folders; none where ranks are on several hosts
+    folders: Sequence[str] = field(default_factory=list)  # file_order.own_folders; none: ranks are on several hosts
     parent: int = 0  # process id of the command, on its own host
 
     @classmethod

@@ -28,8 +28,8 @@ from client_shim.replica.entries import Entries, scandir
 from fdt import compat
 from fdt.patches import replace
 
-_WRITING = frozenset("wax+")  # letters of a mode
-_SYSTEM = ("/dev/", "/proc/", "/sys/")
+WRITING = frozenset("wax+")  # letters of a mode
+SYSTEM = ("/dev/", "/proc/", "/sys/")
 # Name in `os`: its path arguments, which come first.
 _PATH = ("path",)
 MAKES = {"mkdir": _PATH}
@@ -52,7 +52,7 @@ class Scratch:
 
     def __init__(self, folder: Path, ours: Path) -> None:
         self._folder = os.path.realpath(folder)  # resolved before `os` is patched
-        self._real = self._folder + os.sep, os.path.abspath(ours) + os.sep, *_SYSTEM
+        self._real = self._folder + os.sep, os.path.abspath(ours) + os.sep, *SYSTEM
         self._within = False  # the working directory is below the scratch folder
 
     def written(self, path: Any) -> Any:
@@ -199,7 +199,7 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
 
 
 def _open(scratch: Scratch, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    if not _WRITING.intersection(mode):
+    if not WRITING.intersection(mode):
         return original(scratch.read(file), mode, *args, **kwargs)
     mine = scratch.written(file)
     if mine is not file and ("a" in mode or "+" in mode) and "w" not in mode:
@@ -293,7 +293,7 @@ def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, mod
 
     @functools.wraps(original)
     def init(self: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
-        writes = _WRITING.intersection(mode or "r")
+        writes = WRITING.intersection(mode or "r")
         mapping = scratch.read if not writes else scratch.written if "w" in mode or "x" in mode else scratch.changed
         original(self, mapping(name), mode, *args, **kwargs)
 

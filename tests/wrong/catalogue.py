@@ -20,6 +20,8 @@ TOLERANCE: dict[str, tuple[float, str]] = {
 }
 # Found to be trained by `fit`, which is sent to workers.
 EXTRACT = {path.stem for path in SCRIPTS.glob("fit_*.py") if path.stem != "fit_beside_loop"}
+# Their first lines must be the process's first: changes of files are in order until it trains.
+FIRST_IN_PROCESS = {"made_files", "tried_files"}
 # What is refused before the first update, and words of the message.
 REFUSED = {
     "fit_applied_in_branch": "the step applies gradients within a branch, a loop or a tf.function, at",

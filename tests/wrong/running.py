@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.wrong.catalogue import ALL, CheckedScript
+from tests.wrong.catalogue import ALL, FIRST_IN_PROCESS, CheckedScript
 from tests.wrong.catalogue import REFUSED as REFUSED_WITH
 from tests.wrong.verdicts import REFUSED, SAME, Verdict, verdict
 
@@ -58,11 +58,12 @@ def command(engine: str, ranks: int, capture: str = "") -> list[str]:
 
 
 def divided(names: Sequence[str], engine: str, ranks: int) -> dict[str, tuple[Verdict, str]]:
-    """Run scripts in bundles, one for each capture; name -> verdict and output."""
-    found: dict[str, tuple[Verdict, str]] = {}
+    """Run scripts in bundles, one for each capture, and some by themselves; name -> verdict and output."""
     expected = alone(names)
+    firsts = FIRST_IN_PROCESS.intersection(names)
+    found = {name: by_itself(ALL[name], engine, ranks, expected[name]) for name in sorted(firsts)}
     for capture in ("replica", "extract"):
-        waiting = [name for name in names if ALL[name].capture == capture]
+        waiting = [name for name in names if ALL[name].capture == capture and name not in firsts]
         runs: Counter[str] = Counter()
         while waiting:
             outputs = _one_run(command(engine, ranks, capture), waiting)

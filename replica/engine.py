@@ -7,6 +7,7 @@ from client_shim.replica.steps import where
 from fdt.compat.tensorflow import execute, pywrap_tfe
 from fdt.patches import Patch, patched, replace
 from replica import reads, tape, tensors
+from replica.batches import BatchComparison
 from replica.convert import Converter
 from replica.eager import Eager
 from replica.entry import RowEntry
@@ -30,8 +31,9 @@ class PlacementEngine:
         own = execute.execute
         self.report = DivisionReport(where)
         self.converter = Converter(exchange, own)
-        self._input = InputDivision(exchange, self.report)
-        self.entry = RowEntry(self.converter, self._input)
+        self.batches = BatchComparison(exchange)
+        self._input = InputDivision(exchange, self.report, self.batches)
+        self.entry = RowEntry(self.converter, self._input, self.batches)
         self.samples = SampleCount(self.entry)
         self.variables = ReplicatedVariables(exchange, stepped, self.samples)
         self.updates = OptimizerUpdates(self.samples)

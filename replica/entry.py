@@ -14,6 +14,7 @@ from client_shim.replica.steps import where
 from fdt.compat.tensorflow import concrete_function, control_flow, dataset_ops, iterator_ops, record
 from fdt.patches import Patch, entry
 from fdt.typing import Tensor
+from replica.batches import BatchComparison
 from replica.convert import Converter
 from replica.input import InputDivision
 from replica.placement import Shard, divided
@@ -28,6 +29,7 @@ class RowEntry:
     Args:
         converter: Changes placements.
         division: Divides the pipelines of datasets.
+        batches: Compares batches.
 
     Attributes:
         rows: This rank's rows and all rows of the last divided tensor; zeros before.
@@ -35,8 +37,8 @@ class RowEntry:
         first: Where the first one was divided: file and line, a description, and its rows.
     """
 
-    def __init__(self, converter: Converter, division: InputDivision) -> None:
-        self._converter, self._division = converter, division
+    def __init__(self, converter: Converter, division: InputDivision, batches: BatchComparison) -> None:
+        self._converter, self._division, self.batches = converter, division, batches
         self.rank, self.size = converter.rank, converter.size
         self.rows, self.entered = (0, 0), 0
         self.first: tuple[str, str, int] | None = None
@@ -57,6 +59,7 @@ class RowEntry:
         shape = local_shape_of(tensor)
         if len(shape) > 1 or not self.rows[1]:
             self.note(shape[0], what)
+        self.batches.add(tensor)
         return self._converter.cut(tensor, _by_rows(shape[0], self.size))
 
     def note(self, rows: int, what: str) -> None:
@@ -92,7 +95,10 @@ class RowEntry:
         if hasattr(iterator, "_local_input"):
             return self._division.drawn(original, iterator, self._local_rows)
         element = original(iterator)
-        return self.cut_all(element, _BATCHES) if tf.executing_eagerly() else element
+        if not tf.executing_eagerly():
+            return element
+        self.batches.drawn(iterator._dataset)
+        return self.cut_all(element, _BATCHES)
 
     def _local_rows(self, rows: int) -> Shard | None:
         """Return the placement of a batch whose rows the pipeline has divided; None: it is read whole."""

@@ -163,6 +163,7 @@ class Functions:
             types, shapes = node.op.get_attr("output_types"), node.op.get_attr("output_shapes")
             draw = getattr(tf.raw_ops, node.op.type)
             element = draw(**{node.op.op_def.input_arg[0].name: iterator}, output_types=types, output_shapes=shapes)
+            self._entry.batches.drawn(None)
             drawn += [self._entry.cut(t, "batches of a dataset") for t in element]
         return drawn
 

@@ -21,6 +21,7 @@ from fdt.data import division
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from fdt.typing import Batch, Dataset, Tensor
+from replica.batches import BatchComparison
 from replica.exchange import GroupedExchange
 from replica.placement import Shard
 from replica.report import DivisionReport
@@ -47,6 +48,7 @@ class LocalInput:
         with undivided(), unrecorded(), tf.device("CPU:0"):
             self.pipeline = division.local(found, rank, size, rows, source=True)
         self.where, self._compute = found.where, division.global_batch(found)
+        self._specs = tf.nest.flatten(found.rows.element_spec)
         self._batches = self._read = 0  # batches drawn, and those of them that were read whole
 
     def placed(self, element: tuple[Batch, Tensor, Tensor], placement: Callable[[int], Shard | None]) -> Batch:
@@ -69,6 +71,12 @@ class LocalInput:
         leaves = [placed(*each) for each in enumerate(tf.nest.flatten(batch))]
         return tf.nest.pack_sequence_as(batch, leaves)
 
+    def rows(self, source: Tensor) -> list[Tensor]:
+        """Return the rows of the global batch before their maps."""
+        types, shapes = [s.dtype for s in self._specs], [[None, *s.shape] for s in self._specs]
+        with tf.init_scope(), undivided(), unrecorded():
+            return list(tf.raw_ops.OptionalGetValue(optional=source, output_types=types, output_shapes=shapes))
+
     @property
     def reads_whole(self) -> bool:
         """Whether the script needed most batches whole, so that the division costs more than it saves."""
@@ -87,10 +95,11 @@ class InputDivision:
     Args:
         exchange: The collectives.
         report: Records what is divided.
+        batches: Compares batches.
     """
 
-    def __init__(self, exchange: GroupedExchange, report: DivisionReport) -> None:
-        self._exchange, self._report = exchange, report
+    def __init__(self, exchange: GroupedExchange, report: DivisionReport, batches: BatchComparison) -> None:
+        self._exchange, self._report, self._batches = exchange, report, batches
 
     def patches(self) -> list[Patch]:
         """Return the replacements in TensorFlow."""
@@ -139,6 +148,7 @@ class InputDivision:
             failed = ROW_FAILED.format(where=where(), rank=self._exchange.rank, error=reason)
             self._exchange.refuse(WorkerError(failed))
             raise
+        self._batches.drawn(iterator._dataset, lambda: iterator._local_input.rows(element[2]))
         return iterator._local_input.placed(element, placement)
 
 

@@ -118,6 +118,8 @@ class PlacedRank:
                 raise self._refused
             self._replicated += 1
             return
+        if line := self._engine.batches.step(self._engine.variables.steps + 1):
+            self._show_line(line)
         if not self._noted:
             self._noted = True
             at, what, rows = entry.first

@@ -13,14 +13,13 @@ from fdt.compat.tensorflow import func_graph, polymorphic_function, resource_var
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from fdt.typing import Array
+from replica.batches import is_compared
 from replica.exchange import GroupedExchange
 from replica.graph.flatten import function_graph, functions_of
 from replica.placement import PARTIAL
 from replica.step_count import SampleCount, StepCount
 from replica.tensors import is_number, unrecorded
 
-_CHECKED = (1, 2, 10, 100)
-_EVERY = 1000
 _ROUNDING = 1e-4  # relative: another order of additions makes a smaller difference, diverged ranks a larger one
 
 PARTED = (
@@ -124,7 +123,7 @@ class ReplicatedVariables:
 
     def _begin_step(self) -> None:
         self._stepped()
-        if self.steps != self._checked and (self.steps in _CHECKED or self.steps % _EVERY == 0):
+        if self.steps != self._checked and is_compared(self.steps):
             self.check()
 
     # -- compared --------------------------------------------------------------------------------------------------

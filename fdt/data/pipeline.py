@@ -37,6 +37,7 @@ _AGAIN = {"RepeatDataset", "ConcatenateDataset"}  # they make iterators of their
 _INT31 = 2**31 - 1
 _CALLS = {"StatefulPartitionedCall", "If", "While", "Case"}  # their functions are examined themselves
 _GENERATORS = {"RngReadAndSkip", "RngSkip"}  # tf.random.Generator
+_RANDOM = "is random"
 _READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # other operations change the table
 _MEMORY = {"seed_generator": "DummySeedGenerator", "cache": "DummyMemoryCache"}  # input name: op of a new one
 
@@ -259,6 +260,14 @@ def impurity(dataset: Dataset) -> str:
     return ""
 
 
+def is_random(dataset: Dataset) -> bool:
+    """Return whether a function of the pipeline draws random numbers, or assigns a variable (Keras's generators do)."""
+    graphs = [wrapper.function.graph.as_graph_def() for wrapper in dataset._functions()]
+    found = {node.op for graph in graphs for node in ops.all_nodes(graph)}
+    own = any(_problem(op) == _RANDOM or op.startswith("Assign") for op in found)
+    return own or any(map(is_random, dataset._inputs()))
+
+
 def _problem(op: str) -> str:
     definition = op_def_registry.get(op)
     if op in ops.PYTHON:
@@ -266,7 +275,7 @@ def _problem(op: str) -> str:
     if definition is None or not definition.is_stateful or op in _CALLS or op in _READS:
         return ""
     random = any(attribute.name == "seed" for attribute in definition.attr) or op in _GENERATORS
-    return "is random" if random else "has a state or an effect"
+    return _RANDOM if random else "has a state or an effect"
 
 
 def where(dataset: Dataset) -> str:

@@ -7,6 +7,7 @@ code refers to. Keras reads them as it traces the first step, or in each step wh
 
 import enum
 import hashlib
+import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from types import BuiltinFunctionType, FunctionType
@@ -179,6 +180,8 @@ def _plain(value: Any, keys: set[str], depth: int = 3) -> str:
     """
     if type(value).__name__ == "EagerTensor":
         value = value.numpy() if value.dtype.name not in ("resource", "variant") else None
+    if value is os.environ or value is os.getenv:
+        return repr({name: os.environ.get(name) for name in sorted(keys)})
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         value = value.tolist()
     if value is None or isinstance(value, _PLAIN):

@@ -82,6 +82,7 @@ def make_job(
         fit=_fit_arguments(call, captured, _first_epoch(call, captured, fit_checkpoints)),
         seed=seed,
         options=run.settings.options | ({"suspendable": "1"} if suspendable else {}),
+        surroundings=run.began_in.changes(),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from client_shim.preemption import Preemption
 from fdt.errors import NeedsReplica, UserError, WorkerError
 from fdt.report import Reporters
+from fdt.surroundings import Surroundings
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
     from fdt.blobs import Blobs
@@ -48,6 +49,7 @@ class ScriptRun:
         instead: Called in place of training with the CapturedFit (client_shim/inspect.py).
         refused: The first error of this project's that the script was given, and which it may have caught.
         trained: Whether a `fit` has ended well.
+        began_in: The folder and the environment before the script.
     """
 
     client: Any
@@ -61,6 +63,7 @@ class ScriptRun:
     instead: Callable[..., Any] | None = None
     refused: UserError | None = None
     trained: bool = False
+    began_in: Surroundings = field(default_factory=Surroundings.now)
     _refused_model: Any = None
 
     @contextlib.contextmanager

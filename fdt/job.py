@@ -1,5 +1,6 @@
 """The job: the captured model, data and arguments, as one frozen value that round-trips through protobuf."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -9,6 +10,7 @@ from typing import Any
 from fdt.errors import UsageError
 from fdt.rpc import job_pb2 as pb
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.surroundings import Surroundings
 
 FEED_WINDOW = 8  # batches that a client may draw ahead of the slowest worker
 
@@ -129,6 +131,7 @@ class JobSpec:
         validation: The validation data, or None.
         seed: The seed of shuffles and of unseeded operations.
         options: The engine's options for this job.
+        surroundings: What workers take over of the script's process.
     """
 
     id: str
@@ -139,6 +142,7 @@ class JobSpec:
     validation: Data | None = None
     seed: int = 0
     options: dict[str, str] = field(default_factory=dict)
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def to_proto(self) -> pb.JobSpec:
         """Return the job as a protobuf message."""
@@ -151,6 +155,7 @@ class JobSpec:
             fit=pb.FitArguments(**vars(self.fit)),
             seed=self.seed,
             options=self.options,
+            surroundings=json.dumps(vars(self.surroundings)),  # ASCII, also of a path that is not UTF-8
         )
 
     @classmethod
@@ -168,6 +173,7 @@ class JobSpec:
             fit=_fit_from_proto(message.fit),
             seed=message.seed,
             options=dict(message.options),
+            surroundings=Surroundings(**json.loads(message.surroundings or "{}")),
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from client_shim.replica.steps import BATCHWISE, applies
 from client_shim.replica.syntax import last_name, sources
 from fdt.errors import NeedsReplica, UserError
+from fdt.surroundings import Surroundings, restore
 
 # Base classes whose methods `fit` calls.
 _OF_KERAS = (
@@ -235,7 +236,7 @@ def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[bool]:
         command: The command's name, for the message.
         given: The command line's options.
     """
-    argv = sys.orig_argv
+    argv, began_in = sys.orig_argv, Surroundings.now()
     settled = given["capture"] not in (None, "auto") or given.get("detach") or given.get("server")
     possible = not settled and "run" in argv
     try:
@@ -245,5 +246,6 @@ def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[bool]:
             raise
         print(RUNS_AGAIN.format(command=command, reason=found.reason), file=sys.stderr, flush=True)
         sys.stdout.flush()
+        restore(began_in)  # the script may have changed its folder
         behind = argv.index("run") + 1
         os.execv(sys.executable, [sys.executable, *argv[1:behind], "--capture", "replica", *argv[behind:]])

@@ -115,7 +115,7 @@ class FitArguments(_message.Message):
     def __init__(self, batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., initial_epoch: _Optional[int] = ..., shuffle: bool = ..., steps_per_epoch: _Optional[int] = ..., class_weight: _Optional[_Mapping[int, float]] = ..., validation_batch_size: _Optional[int] = ..., validation_steps: _Optional[int] = ..., batch_hooks: _Optional[_Union[FitArguments.BatchHooks, str]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("id", "program", "state", "data", "validation", "fit", "seed", "options")
+    __slots__ = ("id", "program", "state", "data", "validation", "fit", "seed", "options", "surroundings")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,7 @@ class JobSpec(_message.Message):
     FIT_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SURROUNDINGS_FIELD_NUMBER: _ClassVar[int]
     id: str
     program: Program
     state: State
@@ -139,4 +140,5 @@ class JobSpec(_message.Message):
     fit: FitArguments
     seed: int
     options: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., data: _Optional[_Union[Data, _Mapping]] = ..., validation: _Optional[_Union[Data, _Mapping]] = ..., fit: _Optional[_Union[FitArguments, _Mapping]] = ..., seed: _Optional[int] = ..., options: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    surroundings: str
+    def __init__(self, id: _Optional[str] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., data: _Optional[_Union[Data, _Mapping]] = ..., validation: _Optional[_Union[Data, _Mapping]] = ..., fit: _Optional[_Union[FitArguments, _Mapping]] = ..., seed: _Optional[int] = ..., options: _Optional[_Mapping[str, str]] = ..., surroundings: _Optional[str] = ...) -> None: ...

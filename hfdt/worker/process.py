@@ -26,6 +26,7 @@ from fdt.rpc.session_pb2 import (
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member, fed_data, open_data, open_feeds
+from fdt.surroundings import take_over
 from fdt.tensors import numbers, put_logs
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array
@@ -74,7 +75,7 @@ class HfdtWorker:
         self._commands: Iterator[Command] = member.commands()
         self._flavors = contextlib.ExitStack()
         self._patched: set[str] = set()
-        self._warm: tuple[Any, Any] | None = None  # ((program digest, options), session)
+        self._warm: tuple[Any, Any] | None = None  # ((program digest, options, surroundings), session)
         self.job: Job
         self._bytes = 0
 
@@ -126,6 +127,7 @@ class HfdtWorker:
 
         self._comm.resume()
         spec = JobSpec.from_proto(message)
+        take_over(spec.surroundings)
         tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
         session = self._session(spec)
         session.load(spec.state, self._member.blobs)
@@ -151,11 +153,11 @@ class HfdtWorker:
         self._send(job, ready=ready)
 
     def _session(self, spec: JobSpec) -> Any:
-        """Return the last job's session if program and options are the same, else a new one."""
+        """Return the last job's session if its program and settings are the same, else a new one."""
         from fdt.trainable import build
         from hfdt.worker.session import RankProgram, patches
 
-        made_for = (spec.program.digest, spec.options)
+        made_for = (spec.program.digest, spec.options, spec.surroundings)
         if self._warm is not None and self._warm[0] == made_for:
             return self._warm[1]
         self._close_session()

@@ -9,9 +9,10 @@ from typing import Any
 
 from fdt.environment import warm_up
 from fdt.errors import UserError
-from fdt.job import JobSpec, Program, State
+from fdt.job import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
 from fdt.service.member import Member, reach
+from fdt.surroundings import take_over
 
 ADDRESS_VARIABLE = "FDT_SERVERS"  # JSON: the addresses of all shards, by rank
 WORKERS_VARIABLE = "FDT_WORKERS"
@@ -27,7 +28,7 @@ class ServerProcess:
         self._member = member
         self._peers: list[str] = json.loads(os.environ[ADDRESS_VARIABLE])
         self._workers, self._places = int(os.environ[WORKERS_VARIABLE]), int(os.environ[PLACES_VARIABLE])
-        self._built: tuple[str, Any] = ("", None)
+        self._built: tuple[Any, Any] = (None, None)  # (digest, surroundings), Trainable
         self._shard_service: Any = None
         self._job = ""
         self._service = Service(member.blobs, member.token, self._peers[member.rank], self._failed)
@@ -67,7 +68,8 @@ class ServerProcess:
         shard, shards = self._member.rank, self._member.size
         if self._shard_service is not None:
             self._shard_service.close()
-        program = self._build(spec.program)
+        take_over(spec.surroundings)
+        program = self._build(spec)
         job = ServedJob(
             spec, program, self._member.blobs, shard, shards, self._workers, setup.generation, places=self._places
         )
@@ -90,11 +92,12 @@ class ServerProcess:
             except Exception as error:
                 self._failed(error, traceback.format_exc())
 
-    def _build(self, program: Program) -> Any:
+    def _build(self, spec: JobSpec) -> Any:
         from fdt.trainable import build
 
-        if self._built[0] != program.digest:
-            self._built = (program.digest, build(program, self._member.blobs))
+        made_for = spec.program.digest, spec.surroundings
+        if self._built[0] != made_for:
+            self._built = (made_for, build(spec.program, self._member.blobs))
         return self._built[1]
 
     def _follow(self, shard_service: Any) -> None:

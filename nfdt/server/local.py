@@ -4,6 +4,7 @@ One worker and one server need no second process: `nfdt run -np 1` starts neithe
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fdt.blobs import Blobs
 from fdt.job import JobSpec
@@ -22,14 +23,14 @@ class LocalServer:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._built: tuple[str, Trainable | None] = ("", None)
+        self._built: tuple[Any, Trainable | None] = (None, None)  # (digest, surroundings), Trainable
 
     def job(self, spec: JobSpec) -> ServedJob:
         """Return the server's job, with a model of its own."""
-        digest, trainable = self._built
-        if trainable is None or digest != spec.program.digest:
+        made_for, (known, trainable) = (spec.program.digest, spec.surroundings), self._built
+        if trainable is None or known != made_for:
             trainable = build(spec.program, self._blobs)
-            self._built = (spec.program.digest, trainable)
+            self._built = (made_for, trainable)
         return ServedJob(spec, trainable, self._blobs, shard=0, shards=1, workers=1)
 
     def serve(self, spec: JobSpec, send: Callable[[Event], None]) -> "LocalShardService":

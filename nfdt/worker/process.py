@@ -13,6 +13,7 @@ from fdt.job import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Commit, Event, Finished, Ready
 from fdt.service.blame import failure
 from fdt.service.member import Member, reach
+from fdt.surroundings import take_over
 from nfdt.options import Options
 from nfdt.transport import ChannelFactory
 
@@ -49,7 +50,7 @@ class NfdtWorker:
 
     def __init__(self, member: Member, host: ServerHost | None = None) -> None:
         self._member, self._host = member, host
-        self._warm: tuple[str, Any, Any] = ("", None, None)  # digest, Trainable, Step
+        self._warm: tuple[Any, Any, Any] = (None, None, None)  # (digest, surroundings), Trainable, Step
         self._run: Any = None
         self._job = ""
         self._incarnation = 0  # number of replacements of this rank's worker in this job
@@ -78,7 +79,9 @@ class NfdtWorker:
         if kind == "setup":
             self._job = command.job
             self._incarnation = command.setup.incarnation
-            self._set_up(JobSpec.from_proto(command.setup.job), [reach(peer) for peer in command.setup.peers])
+            spec = JobSpec.from_proto(command.setup.job)
+            take_over(spec.surroundings)
+            self._set_up(spec, [reach(peer) for peer in command.setup.peers])
         elif kind == "epoch":
             self._server.start_epoch(command.epoch.epoch, State.of(command.epoch.changed), command.epoch.begin)
         elif kind == "step":
@@ -136,11 +139,11 @@ class NfdtWorker:
         from fdt.trainable import build
         from nfdt.worker.step import GradientStep
 
-        digest, trainable, step = self._warm
-        if digest != spec.program.digest:
+        made_for, (known, trainable, step) = (spec.program.digest, spec.surroundings), self._warm
+        if known != made_for:
             trainable = build(spec.program, self._member.blobs)
             step = GradientStep(trainable)
-            self._warm = (spec.program.digest, trainable, step)
+            self._warm = (made_for, trainable, step)
         return trainable, step
 
 

@@ -12,9 +12,10 @@ from tests.wrong.verdicts import difference
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
-import keras, numpy as np, tensorflow as tf
-keras.utils.set_random_seed(0)
-rows = np.random.RandomState(0).randn(23, 4)
+import os, keras, numpy as np, tensorflow as tf
+assert "BEGUN" not in os.environ
+keras.utils.set_random_seed(os.chdir("temporary") or 0)
+rows = np.random.RandomState(len(os.environ.setdefault("BEGUN", ""))).randn(23, 4)
 weights = tf.Variable(np.ones((4, 1)))
 optimizer = keras.optimizers.SGD(0.1)
 apply = getattr(optimizer, "apply_" + "gradients")
@@ -49,7 +50,7 @@ def run_both(folder, script, text):
 def test_a_loop_that_is_found_at_run_time_is_divided(tmp_path):
     divided, alone = run_both(tmp_path, "hidden.py", SCRIPT)
     assert divided.stdout == alone.stdout
-    assert "hidden.py:11 trains outside fit: the run starts again" in divided.stderr
+    assert "hidden.py:12 trains outside fit: the run starts again" in divided.stderr
     assert "worker 0:    3 steps, 33 samples" in divided.stderr
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import weakref
 from types import SimpleNamespace
 
@@ -232,6 +233,22 @@ def with_property(keras):
     model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
     model.compile("sgd", by_wrapper)
     return model
+
+
+@FLAVORS
+def test_a_variable_of_the_environment(keras, monkeypatch):
+    def difference(y, p):
+        return (y - p) * float(os.environ.get("SCALE", "1")) + float(os.getenv("SHIFT", "0"))
+
+    for name in ("SCALE", "SHIFT"):
+        model, traced = compiled(keras), weakref.WeakKeyDictionary()
+        model.compile("sgd", difference)
+        fits(model, traced)
+        monkeypatch.setenv("OTHER", name)
+        fits(model, traced)
+        monkeypatch.setenv(name, "2")
+        with pytest.raises(NeedsReplica, match="os.*, which difference .* changed since"):
+            fits(model, traced)
 
 
 @FLAVORS

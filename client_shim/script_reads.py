@@ -84,7 +84,7 @@ def script_function(obj: Any) -> FunctionType | None:
         kind = type(obj)
         if isinstance(obj, FunctionType) and of_script(obj.__code__.co_filename):
             return obj  # its closure has what it wraps
-        if kind in (functools.partial, functools.cached_property):
+        if kind in (functools.partial, functools.partialmethod, functools.cached_property):
             obj = obj.func
         elif kind in (MethodType, staticmethod, classmethod):
             obj = obj.__func__
@@ -93,6 +93,8 @@ def script_function(obj: Any) -> FunctionType | None:
         else:
             held = _attributes(obj)
             obj = held.get("_python_function", held.get("__wrapped__"))
+        if obj is None:
+            break
     return None
 
 

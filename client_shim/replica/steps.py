@@ -86,8 +86,12 @@ class Site:
 
 @functools.cache
 def of_script(path: str) -> bool:
-    """Return whether the file belongs to the script: neither this project's, nor a library's, nor generated."""
-    return not path.startswith(("<", *OUR_FOLDERS, *LIBRARIES)) and "__autograph_generated" not in path
+    """Return whether the file belongs to the script: neither this project's, nor a library's, nor generated.
+
+    Nor is it one that each Python process runs at its start.
+    """
+    others = path.startswith(("<", *OUR_FOLDERS, *LIBRARIES)) or path.endswith(("sitecustomize.py", "usercustomize.py"))
+    return not others and "__autograph_generated" not in path
 
 
 def by_script() -> bool:

@@ -1,5 +1,6 @@
 """What a step or its data read of the client's process and workers do not have: the run starts again, replicated."""
 
+import functools
 import random
 import weakref
 from types import SimpleNamespace
@@ -54,6 +55,67 @@ def test_a_method_that_the_script_replaced_in_a_library_class(keras, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(type(schedule), "__call__", __call__)
         refused("replaced ExponentialDecay.__call__ by", model)
+
+
+class Thrice:
+    def __init__(self, function):
+        self.function = function
+
+    def __get__(self, layer, kind=None):
+        return lambda *args, **kwargs: 3 * self.function(layer, *args, **kwargs)
+
+    def __call__(self, x):
+        return 3 * self.function(x)
+
+
+@FLAVORS
+def test_a_method_that_the_script_replaced_by_another_object(keras, monkeypatch):
+    layer, model = keras.layers.Dense, model_of(keras)
+
+    @functools.wraps(layer.call)  # it has the names of the library's
+    def wrapped(self, x):
+        return 3 * x
+
+    def gain(self, x, by):
+        return x * by
+
+    for member, words in (
+        (Thrice(layer.call), "Thrice"),
+        (wrapped, "call"),
+        (functools.partialmethod(gain, by=2), "gain"),
+        (tf.function(wrapped), "call"),
+        (property(lambda self: tf.identity), "<lambda>"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(layer, "call", member)
+            refused(rf"replaced Dense.call by {words} \(test_not_sent.py:\d+\), and workers", model)
+
+
+@FLAVORS
+def test_a_function_that_the_script_replaced_in_a_module_of_a_library(keras, monkeypatch):
+    def twice(x, by=2):
+        return x * by
+
+    keras.utils.get_custom_objects()["twice"] = twice  # Keras keeps it in a dict, which is sent
+    refuse(model_of(keras, keras.layers.Activation(twice)))
+    del keras.utils.get_custom_objects()["twice"]
+    monkeypatch.setattr(keras.utils, "get_file", twice)  # no step calls it
+    exec(compile("def relu(x): return x", "/home/sitecustomize.py", "exec"), started := {})  # workers run it, too
+    monkeypatch.setattr(tf.nn, "relu", started["relu"])
+    refuse(model_of(keras))
+    for module, name in ((tf, "matmul"), (tf.nn, "relu"), (keras.activations, "tanh")):
+        for value, words in (
+            (twice, "twice"),
+            (functools.wraps(tf.nn.relu)(lambda x: x), "relu"),
+            (functools.partial(twice, by=3), "twice"),
+            (tf.function(twice), "twice"),
+            (Thrice(twice), "Thrice"),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, value)
+                place = rf"(tf_)?keras.*activations\.{name}" if name == "tanh" else rf"tensorflow.*\.{name}"
+                refused(rf"the script replaced {place} by {words} \(test_not_sent", model_of(keras))
+    refuse(model_of(keras))
 
 
 @FLAVORS

@@ -110,7 +110,7 @@ def refuse_changed_between_fits(
     """Refuse a model that was changed since its last `fit` without compile: Keras trains what it traced there.
 
     Args:
-        traced: What the last `fit` of each model traced; this one is added.
+        traced: What the last `fit` of each model traced; this one is added, unless it is refused.
         call: The call of `fit`.
         code: The script's code in a step, as `step_code` returns it.
 
@@ -120,16 +120,15 @@ def refuse_changed_between_fits(
     model = call.model
     compiled, parts = getattr(model, "_compile_config", None), {**_traced_parts(model), **_traced_values(code)}
     before, known = traced.get(model, (None, {}))
-    traced[model] = compiled, parts
-    if compiled is None or before is not compiled or model.train_function is not None or _eager(model):
-        return
-    changed = _first_change(known, parts)
+    kept = compiled is not None and before is compiled and model.train_function is None and not _eager(model)
+    changed = _first_change(known, parts) if kept else ""
     if changed:
         reason = (
             f"{changed} changed since the last fit of {model.name!r} without compile(), "
             f"and Keras may train with the old value until compile(). Received: fit at {where()}"
         )
         raise NeedsReplica(f"{reason}; call compile() after the change, or {REMEDY}", reason, trained=True)
+    traced[model] = compiled, parts  # not after a refusal, which the script may catch
 
 
 def _first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

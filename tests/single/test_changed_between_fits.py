@@ -71,8 +71,9 @@ def test_a_change_that_keras_does_not_regard_is_refused_until_compile(keras, cha
     model, traced = compiled(keras), weakref.WeakKeyDictionary()
     fits(model, traced)
     change(keras, model)
-    with pytest.raises(NeedsReplica, match=f"{words} since the last fit .* call compile"):
-        fits(model, traced)
+    for _ in range(2):  # a script may catch the error, and try again
+        with pytest.raises(NeedsReplica, match=f"{words} since the last fit .* call compile"):
+            fits(model, traced)
     fits(compiled(keras, model), traced)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from client_shim.replica.steps import BATCHWISE, applies
 from client_shim.replica.syntax import last_name, sources
+from client_shim.script_reads import STEP
 from fdt.errors import NeedsReplica, UserError
 from fdt.surroundings import Surroundings, restore
 
@@ -103,17 +104,34 @@ def _own_optimizers(kind: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]
 
 
 def own_updates(script: CaptureDetection) -> str:
-    """Return the file and line where the script assigns weights by gradients that it takes; "" where it does not."""
-    taken, moved = False, ""
-    for path, tree in script.modules:
-        for call, _, bases in _calls(tree, "", (), script.classes):
-            name = last_name(call.func)
-            if any(base.endswith(_OF_KERAS) for base in bases):
-                continue
-            taken |= name == "GradientTape"
-            if name in _ASSIGNS and not moved:
-                moved = f"{path}:{call.lineno}"
-    return moved if taken else ""
+    """Return the file and line where the script assigns weights by gradients that it takes; "" where it does not.
+
+    A method of Keras's classes counts, with those that it calls, where other code names it and `fit` does not call it.
+    """
+    calls = [(path, *each) for path, tree in script.modules for each in _calls(tree, "", (), script.classes)]
+    of_keras = [each for each in calls if _is_of_keras(each[3])]
+    others = [each for each in calls if not _is_of_keras(each[3])]
+    methods = {function for _, _, function, _ in of_keras}
+    by_fit = _led_to({name for name in methods if name in STEP or name.startswith(("on_", "__"))}, of_keras)
+    named = {last_name(node) for _, call, *_ in others for node in (call.func, *call.args)}  # tf.function(net.learn)
+    led_to = [_led_to({name}, of_keras) - by_fit for name in sorted(methods & named)]
+    for part in (others, *([each for each in of_keras if each[2] in names] for names in led_to)):
+        moved = next((f"{path}:{call.lineno}" for path, call, *_ in part if last_name(call.func) in _ASSIGNS), "")
+        if moved and any(last_name(call.func) == "GradientTape" for _, call, *_ in part):
+            return moved
+    return ""
+
+
+def _is_of_keras(bases: Sequence[str]) -> bool:
+    return any(base.endswith(_OF_KERAS) for base in bases)
+
+
+def _led_to(names: set[str], calls: Sequence[tuple[Path, ast.Call, str, tuple[str, ...]]]) -> set[str]:
+    """Return names of functions and of those that they call, by calls and the functions that these are in."""
+    found = names
+    while more := {last_name(call.func) for _, call, function, _ in calls if function in found} - found:
+        found = found | more
+    return found
 
 
 def with_own_updates(script: CaptureDetection, *, divides: bool) -> CaptureDetection:
@@ -163,7 +181,7 @@ def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.Clas
         elif name == BATCHWISE:
             yield Finding(str(path), call.lineno, "replica", f"{name}: every rank runs the script")
         elif applies(call):
-            owned = any(base.endswith(_OF_KERAS) for base in bases) or (function == "train_step" and bool(bases))
+            owned = _is_of_keras(bases) or (function == "train_step" and bool(bases))
             yield _applying(str(path), call.lineno, name, function, owned)
 
 

@@ -128,6 +128,43 @@ def test_weights_moved_by_hand_are_refused_with_the_line(script):
     assert with_own_updates(found, divides=False) is found
 
 
+LEARN = """
+class Net(keras.Model):
+    def learn(self, x):
+        with tf.GradientTape() as tape:
+            loss = self(x)
+        self.move(tape.gradient(loss, self.w))
+
+    def move(self, gradient):
+        self.w.assign_sub(gradient)
+
+    def train_step(self, data):
+        pass
+
+    def follow(self, other):
+        self.w.assign(other.w)
+
+net = Net()
+"""
+
+
+def test_weights_that_a_method_moves_count_where_fit_does_not_call_it(script):
+    def capture(text):
+        return with_own_updates(detect_capture(script(text)), divides=True).capture
+
+    assert capture(LEARN + "for x in data: net.learn(x)") == "replica"
+    with pytest.raises(UserError, match=r"script.py:9 assigns to weights"):
+        with_own_updates(detect_capture(script(LEARN + "for x in data: net.learn(x)")), divides=False)
+    assert capture(LEARN + "step = tf.function(net.learn)\nfor x in data: step(x)") == "replica"
+    assert capture(LEARN + FIT) == "extract"
+    assert capture(LEARN.replace("pass", "self.learn(data)") + FIT + "\nnet.move(0.0)\nsettings.learn(1)") == "extract"
+    shown = LEARN.replace("self.move(tape", "return (tape")
+    assert capture(shown + FIT + "\nprint(net.learn(x))\nnet.follow(other)") == "extract"  # a map of saliency
+    callback = LEARN.replace("keras.Model", "keras.callbacks.Callback").replace("train_step(self, data):\n        pass",
+        "on_epoch_end(self, epoch):\n        self.learn(epoch)")  # fmt: skip
+    assert capture(callback + FIT + "\nlearn(1)") == "extract"
+
+
 SESSION = """
 import tensorflow.compat.v1 as tf
 with tf.Session() as session:

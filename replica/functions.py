@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from client_shim.replica.steps import where
 from fdt.compat.tensorflow import atomic_function, constant_op, context, handle_data_util, ops
 from fdt.patches import Patch
 from fdt.typing import Array, Tensor
@@ -217,7 +218,7 @@ class Functions:
         except tf.errors.OpError:
             if self._converter.exchange.failure is not None:  # TensorFlow has wrapped it
                 raise self._converter.exchange.failure from None
-            self._converter.exchange.count_failure()
+            self._converter.exchange.failed(f"a tf.function at {where()}")
             raise
         outputs = list(outputs or ())
         for gather in result.gathers:

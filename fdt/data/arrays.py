@@ -36,17 +36,18 @@ class KerasOrder:
         draw = partial(tf.raw_ops.RandomShuffle, seed=seed, seed2=0 if seed else 2**31 - 1)  # of (0, 0) it is random
         numbers = partial(tf.range, rows, dtype=tf.int32 if rows < 2**31 else tf.int64)
         self._orders = tf.data.Dataset.range(1).repeat().map(as_is(lambda _: draw(value=numbers())))
+        self._last: Any = None
         self._drawn, self._next = 0, iter(self._orders)
 
     def permutation(self, data_pass: int) -> Any:
         """Return the rows of a pass in its order, (rows,); int32 if that suffices, else int64."""
-        number = data_pass - self._first if self._moves else 0
-        if number < self._drawn:
+        count = 1 + (data_pass - self._first if self._moves else 0)
+        if count < self._drawn:
             self._drawn, self._next = 0, iter(self._orders)
-        for _ in range(number - self._drawn):
-            next(self._next)
-        self._drawn = number + 1
-        return next(self._next).numpy()
+        for _ in range(count - self._drawn):
+            self._last = next(self._next)
+        self._drawn = count
+        return self._last.numpy()
 
 
 class ArraySource:

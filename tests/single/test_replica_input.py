@@ -243,5 +243,6 @@ def test_other_ranks_hear_of_an_error_in_this_ranks_rows_that_the_script_catches
         for x, y in rows().map(lambda x, y: (x, tf.where(y == 1, tf.constant(N, y.dtype), y))).batch(8).take(1):
             with pytest.raises(tf.errors.InvalidArgumentError):
                 look_up(x, y)
-            with pytest.raises(AssertionError, match=r"collective .*, after failed operations: 1$"):
+            failed = r", after failed operations: 1 \(.* at .*test_replica_input.py:\d+: check its rows before it\)$"
+            with pytest.raises(AssertionError, match=failed):
                 float(tf.reduce_mean(x))

@@ -97,7 +97,7 @@ class RowEntry:
         element = original(iterator)
         if not tf.executing_eagerly():
             return element
-        self.batches.drawn(iterator._dataset)
+        self.batches.drawn(getattr(iterator, "_dataset", None))
         return self.cut_all(element, _BATCHES)
 
     def _local_rows(self, rows: int) -> Shard | None:

@@ -161,4 +161,4 @@ def seed_of(run: ScriptRun) -> int:
     script = context.global_seed()
     if run.settings.seed is None and script is not None:
         return int(script) % SEEDS + run.fits
-    return (secrets.randbits(32) if run.settings.seed is None else run.settings.seed) + run.fits
+    return ((secrets.randbits(32) if run.settings.seed is None else run.settings.seed) + run.fits) % 2**63

@@ -119,7 +119,7 @@ class Eager:
         if mode.undivided:
             return self._undivided(op_name, num_outputs, inputs, attrs, ctx, name)
         if not placed:
-            self._entry.note(inputs[0]._shape_tuple()[0], "rows of a matrix product")
+            self._entry.note_product(inputs[0]._shape_tuple()[0])
         if pywrap_tfe.TFE_Py_TapeSetIsEmpty():
             return self._placed(op, num_outputs, inputs, attrs, ctx, name)
         refuse_forward_mode()

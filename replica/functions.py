@@ -123,7 +123,7 @@ class Functions:
                 raise
             emitted, result = self._emitted(function, known, inputs)
             if result.rows:
-                self._entry.note(result.rows, "rows of a matrix product")
+                self._entry.note_product(result.rows)
             self._count(known, args)
             if not (result.divides or known.sources or known.random):
                 return original(function, *args)

@@ -84,6 +84,16 @@ def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker(kind):
     np.testing.assert_allclose(norm.moving_mean, x.mean(0) / 2, rtol=1e-6)
 
 
+def test_local_steps_that_are_not_finite_leave_the_optimizer_of_the_lane_as_it_was():
+    # w is 0 at each pull. The gradient of (w x - y)**2 is -2 x y = 2, and the momentum 0.5: steps of .2, then .3.
+    trainable = linear()
+    tensor_variable(trainable.trainable[0]).assign([[0.0]])
+    step, owned = LocalSteps(LocalStep(trainable)), ownerships(trainable, 1)
+    pulled = weights_of(owned)
+    taken = [step.run(0, [(tf.constant([[x]]), -tf.ones(1))], owned, pulled).gradient for x in (1.0, np.nan, 1.0)]
+    np.testing.assert_allclose(np.ravel(taken), [0.2, np.nan, 0.3], rtol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:.*does not have a `build")
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_a_batch_norm_that_the_model_never_uses_has_no_average(flavor):

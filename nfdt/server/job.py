@@ -42,7 +42,8 @@ from nfdt.tree import leaves, lower, tree_map
 class ServedJob:
     """One job on one server.
 
-    `loads` counts how often the client's weights were written. After each load, the next pull contains all variables.
+    `loads` counts how often the client wrote the model's variables. After each load, the next pull contains all
+    variables. Those of the optimizer that workers receive are in every pull, so a learning rate does not count.
     """
 
     spec: JobSpec
@@ -84,7 +85,7 @@ class ServedJob:
         if changed.model.id or changed.optimizer.id:
             self.trainable.load(changed, self.blobs)
             self.applier.refresh()
-            self.loads += 1
+            self.loads += bool(changed.model.id)
 
     @property
     def groups(self) -> list[list[Any]]:

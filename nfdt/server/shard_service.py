@@ -7,6 +7,7 @@ message on and waits on its queue. The event that allows the reply puts it there
 import queue
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
@@ -24,6 +25,7 @@ from nfdt.server import (
     ReplicatedLog,
     Replies,
     ReplyInbox,
+    Send,
     StepDone,
 )
 from nfdt.server.algorithm_state import AlgorithmState, Applier
@@ -257,6 +259,8 @@ class ShardService:
             elif isinstance(instruction, EpochDone):
                 self._end_epoch(instruction)
             else:
+                if isinstance(instruction, Send):
+                    instruction = replace(instruction, loads=self.job.loads)
                 self._replies[instruction.worker].put(instruction)
 
     def _end_epoch(self, done: EpochDone) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_shim import unknown_length
 from client_shim.call import FitCall, Original, without_nothing
+from client_shim.capture.arrays import batch_size
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import (
@@ -31,7 +32,7 @@ from client_shim.summary import summarize
 from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
 from fdt.errors import NeedsReplica, WorkerError
-from fdt.job import BatchHooks, GraphData, is_on
+from fdt.job import ArrayData, BatchHooks, FeedData, GraphData, is_on
 from fdt.rpc.session_pb2 import Ready
 from fdt.signals import held_back
 from fdt.trainable import Trainable
@@ -261,12 +262,17 @@ def _end_of_data(fit: CapturedFit) -> int:
     """Return the epoch before which training ends: tf_keras ends it when the data end."""
     call, data = fit.call, fit.captured.train
     epochs: int = call.arguments["epochs"]
-    if call.flavor.name != "tf_keras" or not isinstance(data, GraphData) or data.cardinality < 0:
+    first, steps = call.arguments["initial_epoch"] or 0, call.steps_per_epoch
+    if call.flavor.name != "tf_keras" or isinstance(data, FeedData) or not steps:
         return epochs
-    steps = call.steps_per_epoch
-    if steps in (0, data.cardinality):  # each epoch is a pass
+    if isinstance(data, ArrayData):
+        size = batch_size(fit.job.fit.batch_size, data.rows, steps)
+        batches = -(-data.rows // size) * (epochs - first)  # tf_keras repeats arrays
+    elif data.cardinality in (-1, -2, steps):  # endless, unknown, or each epoch is a pass
         return epochs
-    end = (call.arguments["initial_epoch"] or 0) + data.cardinality // steps + 1
+    else:
+        batches = data.cardinality
+    end = first + batches // steps + 1
     if end < epochs:
         fit.run.reporters.note(f"the data end in epoch {end}: tf_keras trains no further one; repeat() gives more data")
     return end

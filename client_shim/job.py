@@ -13,6 +13,8 @@ from fdt.job import FeedData, FitArguments, JobSpec, Program, State, is_on
 from fdt.keras import is_of_keras
 from fdt.trainable import Trainable
 
+SEEDS = 2**31 - 1  # TensorFlow takes seeds modulo this number
+
 if TYPE_CHECKING:
     from client_shim.resume.checkpointing import FitCheckpoints
 
@@ -79,7 +81,7 @@ def make_job(
         state=State(blobs.put_arrays(trainable.model_arrays()), blobs.put_arrays(trainable.optimizer_arrays())),
         data=captured.train,
         validation=captured.validation,
-        fit=_fit_arguments(call, captured, _first_epoch(call, captured, fit_checkpoints)),
+        fit=_fit_arguments(call, captured, _first_epoch(call, captured, fit_checkpoints), _order_seed(run, call, seed)),
         seed=seed,
         options=run.settings.options | ({"suspendable": "1"} if suspendable else {}),
     )
@@ -106,7 +108,7 @@ class CapturedFit:
     fit_checkpoints: "FitCheckpoints | None" = None
 
 
-def _fit_arguments(call: FitCall, captured: Captured, initial_epoch: int) -> FitArguments:
+def _fit_arguments(call: FitCall, captured: Captured, initial_epoch: int, order_seed: int) -> FitArguments:
     arguments, facts = call.arguments, captured.facts
     return FitArguments(
         batch_size=(facts.batch or 0) if facts.kind == "arrays" else 0,
@@ -117,7 +119,25 @@ def _fit_arguments(call: FitCall, captured: Captured, initial_epoch: int) -> Fit
         validation_batch_size=arguments["validation_batch_size"] or arguments["batch_size"] or 0,
         validation_steps=arguments["validation_steps"] or 0,
         batch_hooks=call.hooks,
+        order_seed=order_seed,
     )
+
+
+def _order_seed(run: ScriptRun, call: FitCall, seed: int) -> int:
+    """Return FitArguments.order_seed: the order is Keras's own where the script sets TensorFlow's seed.
+
+    Args:
+        run: The run of the script, which counts the call already.
+        call: The call.
+        seed: The job's seed; that of a resumed `fit` is of the run before, which may have had another seed.
+    """
+    from fdt.compat.tensorflow import context
+
+    script, directory = context.global_seed(), run.directory
+    ours = directory is not None and script == directory.arguments.seed % 2**31  # seed_all set it
+    if run.settings.seed is not None or script is None or ours or call.arguments["shuffle"] == "batch":
+        return 0
+    return 1 + (seed - (run.fits - 1)) % SEEDS
 
 
 def _first_epoch(call: FitCall, captured: Captured, fit_checkpoints: "FitCheckpoints | None") -> int:
@@ -139,5 +159,6 @@ def seed_of(run: ScriptRun) -> int:
     from fdt.compat.tensorflow import context
 
     script = context.global_seed()
-    first = run.settings.seed if run.settings.seed is not None else script
-    return ((secrets.randbits(32) if first is None else int(first)) + run.fits) % 2**63
+    if run.settings.seed is None and script is not None:
+        return int(script) % SEEDS + run.fits
+    return ((secrets.randbits(32) if run.settings.seed is None else run.settings.seed) + run.fits) % 2**63

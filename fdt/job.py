@@ -103,7 +103,11 @@ Data = ArrayData | GraphData | FeedData
 
 @dataclass(frozen=True)
 class FitArguments:
-    """The arguments of the script's call of `fit` that workers need. 0 stands for `None`."""
+    """The arguments of the script's call of `fit` that workers need. 0 stands for `None`.
+
+    Attributes:
+        order_seed: 1 + the seed by which Keras itself shuffles the rows of arrays; 0: the job's seed orders them.
+    """
 
     batch_size: int = 0
     epochs: int = 1
@@ -114,6 +118,7 @@ class FitArguments:
     validation_batch_size: int = 0
     validation_steps: int = 0
     batch_hooks: BatchHooks = BatchHooks.NONE
+    order_seed: int = 0
 
 
 @dataclass(frozen=True)

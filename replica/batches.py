@@ -81,7 +81,7 @@ def _number_of(values: Array) -> float:
     if values.dtype.itemsize < 4 and values.dtype.kind not in "iub":
         return 0.0  # 16 bits round too coarsely
     flat = np.ravel(values)
-    chosen = np.nan_to_num(np.abs(flat) if flat.dtype.kind == "c" else flat)[:: len(flat) // _ELEMENTS + 1]
-    chosen = chosen.astype(np.float64)
+    chosen = (np.abs(flat) if flat.dtype.kind == "c" else flat)[:: len(flat) // _ELEMENTS + 1].astype(np.float64)
+    chosen = np.nan_to_num(chosen, posinf=1.0, neginf=-1.0)
     weights = np.random.Generator(np.random.PCG64(0)).uniform(-1, 1, len(chosen))
     return float(chosen @ weights / (np.abs(chosen).sum() or 1.0))

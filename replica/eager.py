@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import replica.rules  # noqa: F401  fills the rule table
+from client_shim.replica.steps import where
 from fdt.compat.tensorflow import constant_op, core, pywrap_tfe, script_ops
 from fdt.patches import Patch
 from fdt.typing import Tensor
@@ -118,7 +119,7 @@ class Eager:
         if mode.undivided:
             return self._undivided(op_name, num_outputs, inputs, attrs, ctx, name)
         if not placed:
-            self._entry.note(inputs[0]._shape_tuple()[0], "rows of a matrix product")
+            self._entry.note_product(inputs[0]._shape_tuple()[0])
         if pywrap_tfe.TFE_Py_TapeSetIsEmpty():
             return self._placed(op, num_outputs, inputs, attrs, ctx, name)
         refuse_forward_mode()
@@ -144,7 +145,7 @@ class Eager:
         try:
             outputs = self._original(found.op or op, count, args, attrs, ctx, name)
         except tf.errors.OpError:
-            self._converter.exchange.count_failure()
+            self._converter.exchange.failed(f"{op} at {where()}")
             raise
         if not outputs:
             return outputs

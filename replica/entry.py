@@ -21,6 +21,7 @@ from replica.placement import Shard, divided
 from replica.tensors import EagerTensor, is_number, is_placed, local_shape_of, mode
 
 _BATCHES = "batches of a dataset"
+_PRODUCT = "rows of a matrix product"
 
 
 class RowEntry:
@@ -68,6 +69,11 @@ class RowEntry:
         if self.first is None:
             self.first = where(), what, rows
 
+    def note_product(self, rows: int) -> None:
+        """Record the rows of an eager matrix product, which are samples where no batch enters otherwise."""
+        if self.first is None or self.first[1] == _PRODUCT:
+            self.note(rows, _PRODUCT)
+
     def cut_all(self, values: Any, what: str) -> Any:
         """Divide every tensor of a structure."""
         if type(values) is tuple:  # the fast path of most batches
@@ -97,8 +103,12 @@ class RowEntry:
         element = original(iterator)
         if not tf.executing_eagerly():
             return element
-        self.batches.drawn(iterator._dataset)
-        return self.cut_all(element, _BATCHES)
+        self.batches.drawn(getattr(iterator, "_dataset", None))
+        before, element = self.entered, self.cut_all(element, _BATCHES)
+        if self.entered > before + 1:  # such as labelled and unlabelled rows
+            found = [t.shape[0] for t in tf.nest.flatten(element) if is_placed(t)]
+            self.rows = _by_rows(max(found), self.size).sizes[self.rank], max(found)
+        return element
 
     def _local_rows(self, rows: int) -> Shard | None:
         """Return the placement of a batch whose rows the pipeline has divided; None: it is read whole."""

@@ -33,7 +33,7 @@ class GroupedExchange:
         self.rank, self.size = group.rank, group.size
         self.failure: Exception | None = None  # the error of a collective inside a graph, which TensorFlow wraps
         self._refusal: Exception | None = None
-        self._failed = 0  # operations on rows that raised an error, which the script may have caught
+        self._failed: list[str] = []  # operations on rows that raised an error, which the script may have caught
         self._thread = ThreadPoolExecutor(1, "exchange")  # one thread: collectives keep the order of their starts
         self._started: Future[list[Array]] | None = None  # the last one
 
@@ -46,9 +46,13 @@ class GroupedExchange:
         """Let later collectives of this rank raise `error`, because the rank has strayed from the others."""
         self.failure = self._refusal = error
 
-    def count_failure(self) -> None:
-        """Count an operation that raised an error: other ranks, whose rows are others, may have gone on without it."""
-        self._failed += 1
+    def failed(self, operation: str) -> None:
+        """Note an operation that raised an error: other ranks, whose rows are others, may have gone on without it.
+
+        Args:
+            operation: The operation, and its line in the script.
+        """
+        self._failed.append(operation)
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
@@ -70,7 +74,8 @@ class GroupedExchange:
     def _replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         if self._refusal is not None:
             raise self._refusal
-        name += f", after failed operations: {self._failed}" if self._failed else ""
+        if self._failed:
+            name += f", after failed operations: {len(self._failed)} ({self._failed[0]}: check its rows before it)"
         sent = [np.ravel(a).astype(self._wire(a, p), copy=False) for a, p in zip(arrays, placements, strict=True)]
         kinds = ["" if isinstance(p, Shard) else s.dtype.str for s, p in zip(sent, placements, strict=True)]
         counts = [self._counts(a, s, p) for a, s, p in zip(arrays, sent, placements, strict=True)]

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.iterators import catching, opened_at, read_elsewhere
-from client_shim.replica.steps import where
+from client_shim.replica.steps import of_script, where
 from fdt.compat.tensorflow import dataset_ops
 from fdt.data import division
 from fdt.errors import WorkerError
@@ -108,9 +108,9 @@ class InputDivision:
     def _iter(self, original: Any, dataset: Dataset) -> Any:
         if self._exchange.size == 1 or mode.undivided or not tf.executing_eagerly():
             return original(dataset)
-        found = self._found(dataset)
+        found, opened = self._found(dataset), opened_at()
         if isinstance(found, str):
-            if found:
+            if found and opened is not None and of_script(opened.f_code.co_filename):  # not Keras
                 self._report.note(_WHOLE.format(reason=found))
             return original(dataset)
         self._report.note(_DIVIDED.format(where=found.where))

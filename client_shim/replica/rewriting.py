@@ -129,7 +129,7 @@ class _StepFinder:
     def _within(self, statement: Any, divided: bool) -> bool:
         loop = isinstance(statement, LOOPS)
         bodies = [getattr(statement, name, []) for name in BODIES]
-        bodies += [handler.body for handler in getattr(statement, "handlers", [])]
+        bodies += [part.body for name in ("handlers", "cases") for part in getattr(statement, name, [])]
         # `sum`, because every body must be visited
         inner = sum(self.finds_step(body, divided=divided or loop) for body in bodies) > 0
         if inner and loop:

@@ -144,6 +144,18 @@ class _Order(ast.NodeVisitor):
         for statement in node.finalbody:
             self.visit(statement)
 
+    def visit_With(self, node: ast.With) -> None:
+        for item in node.items:
+            self.visit(item)
+        suppresses = any(last_name(getattr(item.context_expr, "func", item)) == "suppress" for item in node.items)
+        visit: Any = self._branch if suppresses else lambda body: list(map(self.visit, body))
+        visit(node.body)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self.visit(node.subject)
+        for case in node.cases:
+            self._branch([case.pattern, *([case.guard] if case.guard else []), *case.body])
+
     def _visit_scope(self, node: Any) -> None:
         """Visit a nested scope, whose own names are not the region's."""
         inner = [n for child in ast.iter_child_nodes(node) for n in ast.walk(child)]

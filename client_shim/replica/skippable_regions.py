@@ -97,7 +97,7 @@ def _loads(*nodes: Any) -> Counter[str]:
 
 def _bodies(node: Any, *, divided: bool) -> Iterator[list[Any]]:
     """Yield the lists of statements in loops and functions."""
-    for name in (*BODIES, "handlers"):
+    for name in (*BODIES, "handlers", "cases"):
         body = getattr(node, name, ())
         within = divided or isinstance(node, LOOPS)
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):

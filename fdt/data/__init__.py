@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.blobs import Blobs
-from fdt.data.arrays import ArraySource
+from fdt.data.arrays import ArraySource, KerasOrder
 from fdt.data.epochs import EpochBoundary, Epochs, iterators_of
 from fdt.data.feed import Feed, FeedSource
 from fdt.data.graph import GraphSource
@@ -80,7 +80,9 @@ def _arrays(
     batch = batch or (-(-data.rows // steps) if steps else DEFAULT_BATCH)
     passes = max(fit.epochs - fit.initial_epoch, 1)
     plan = Epochs(-(-data.rows // batch), steps, fit.initial_epoch, passes, _epoch_boundary(training, flavor))
-    return ArraySource(data, blobs, batch, plan, shuffle=training and fit.shuffle, seed=seed, fresh=fresh)
+    keras = KerasOrder(data.rows, fit.order_seed - 1, plan) if fit.order_seed else None
+    shuffle = training and fit.shuffle
+    return ArraySource(data, blobs, batch, plan, shuffle=shuffle, seed=seed, fresh=fresh, keras=keras)
 
 
 def iterators_of_fit(data: GraphData, steps: int, epochs: int, flavor: str) -> int:

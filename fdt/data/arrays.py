@@ -10,7 +10,7 @@ import tensorflow as tf
 from fdt import ops
 from fdt.blobs import Blobs
 from fdt.data import epochs
-from fdt.data.epochs import Cut, Epochs, Rows, Span
+from fdt.data.epochs import Cut, EpochBoundary, Epochs, Rows, Span
 from fdt.data.source import ReadBatch, as_is
 from fdt.job import ArrayData
 from fdt.tensors import unflatten
@@ -19,12 +19,43 @@ from fdt.typing import Batch, Dataset
 AHEAD = 2  # batches prepared while a step runs
 
 
+class KerasOrder:
+    """The permutations by which Keras itself shuffles rows, after TensorFlow's global seed was set.
+
+    Keras 3 draws each pass from a new iterator, so all passes have one order (3.15, array_data_adapter.py). tf_keras
+    draws all passes from one iterator (2.21, data_adapter.py).
+
+    Args:
+        rows: The number of rows.
+        seed: TensorFlow's global seed, from 0 to 2^31 - 2.
+        plan: The passes.
+    """
+
+    def __init__(self, rows: int, seed: int, plan: Epochs) -> None:
+        self._first, self._moves = plan.first, plan.boundary is EpochBoundary.JOINED
+        draw = partial(tf.raw_ops.RandomShuffle, seed=seed, seed2=0 if seed else 2**31 - 1)  # of (0, 0) it is random
+        numbers = partial(tf.range, rows, dtype=tf.int32 if rows < 2**31 else tf.int64)
+        self._orders = tf.data.Dataset.range(1).repeat().map(as_is(lambda _: draw(value=numbers())))
+        self._last: Any = None
+        self._drawn, self._next = 0, iter(self._orders)
+
+    def permutation(self, data_pass: int) -> Any:
+        """Return the rows of a pass in its order, (rows,); int32 if that suffices, else int64."""
+        count = 1 + (data_pass - self._first if self._moves else 0)
+        if count < self._drawn:
+            self._drawn, self._next = 0, iter(self._orders)
+        for _ in range(count - self._drawn):
+            self._last = next(self._next)
+        self._drawn = count
+        return self._last.numpy()
+
+
 class ArraySource:
     """Batches of `batch_size` rows.
 
-    Without a shuffle, a rank's part of a batch is a slice of the arrays. With one, its rows are gathered by a
-    permutation that depends only on `seed` and the number of the pass. With `fresh`, each global batch is sampled at
-    random instead, by `seed`, epoch and number.
+    Without a shuffle, a rank's part of a batch is a slice of the arrays. With one, its rows are gathered by Keras's own
+    permutation, or by one that depends only on `seed` and the number of the pass. With `fresh`, each global batch is
+    sampled at random instead, by `seed`, epoch and number.
 
     Args:
         data: The arrays.
@@ -34,6 +65,7 @@ class ArraySource:
         shuffle: Whether to permute the rows.
         seed: Determines the permutations and samples.
         fresh: Sample each global batch at random.
+        keras: Keras's own permutations; None: those by `seed`.
     """
 
     def __init__(
@@ -46,12 +78,14 @@ class ArraySource:
         shuffle: bool,
         seed: int,
         fresh: bool = False,
+        keras: KerasOrder | None = None,
     ) -> None:
         self.samples = data.rows
         self.batch_size = batch_size
         self._plan, self._shuffle, self._seed, self._fresh = plan, shuffle, seed, fresh
         self._columns = unflatten(data.structure, [ops.mapped_tensor(a) for a in blobs.get_arrays(data.arrays)])
-        self._order: tuple[int, Any] | None = None
+        self._keras = keras
+        self._order: tuple[int, Any] = -1, None  # the last pass, and its permutation
 
     @property
     def steps(self) -> int:
@@ -148,8 +182,9 @@ class ArraySource:
         return _map(lambda t: tf.gather(t, rows, axis=0), self._columns)
 
     def _permutation(self, data_pass: int) -> Any:
-        if self._order is None or self._order[0] != data_pass:
-            self._order = data_pass, epochs.permutation(self.samples, self._seed, data_pass)
+        if self._order[0] != data_pass:
+            draw = self._keras.permutation if self._keras else partial(epochs.permutation, self.samples, self._seed)
+            self._order = data_pass, draw(data_pass)
         return self._order[1]
 
 

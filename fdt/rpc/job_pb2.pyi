@@ -78,7 +78,7 @@ class Data(_message.Message):
     def __init__(self, arrays: _Optional[_Union[ArrayData, _Mapping]] = ..., graph: _Optional[_Union[GraphData, _Mapping]] = ..., feed: _Optional[_Union[FeedData, _Mapping]] = ...) -> None: ...
 
 class FitArguments(_message.Message):
-    __slots__ = ("batch_size", "epochs", "initial_epoch", "shuffle", "steps_per_epoch", "class_weight", "validation_batch_size", "validation_steps", "batch_hooks")
+    __slots__ = ("batch_size", "epochs", "initial_epoch", "shuffle", "steps_per_epoch", "class_weight", "validation_batch_size", "validation_steps", "batch_hooks", "order_seed")
     class BatchHooks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[FitArguments.BatchHooks]
@@ -103,6 +103,7 @@ class FitArguments(_message.Message):
     VALIDATION_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_STEPS_FIELD_NUMBER: _ClassVar[int]
     BATCH_HOOKS_FIELD_NUMBER: _ClassVar[int]
+    ORDER_SEED_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     epochs: int
     initial_epoch: int
@@ -112,7 +113,8 @@ class FitArguments(_message.Message):
     validation_batch_size: int
     validation_steps: int
     batch_hooks: FitArguments.BatchHooks
-    def __init__(self, batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., initial_epoch: _Optional[int] = ..., shuffle: bool = ..., steps_per_epoch: _Optional[int] = ..., class_weight: _Optional[_Mapping[int, float]] = ..., validation_batch_size: _Optional[int] = ..., validation_steps: _Optional[int] = ..., batch_hooks: _Optional[_Union[FitArguments.BatchHooks, str]] = ...) -> None: ...
+    order_seed: int
+    def __init__(self, batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., initial_epoch: _Optional[int] = ..., shuffle: bool = ..., steps_per_epoch: _Optional[int] = ..., class_weight: _Optional[_Mapping[int, float]] = ..., validation_batch_size: _Optional[int] = ..., validation_steps: _Optional[int] = ..., batch_hooks: _Optional[_Union[FitArguments.BatchHooks, str]] = ..., order_seed: _Optional[int] = ...) -> None: ...
 
 class JobSpec(_message.Message):
     __slots__ = ("id", "program", "state", "data", "validation", "fit", "seed", "options")

@@ -4,7 +4,7 @@ It is traced once: the probe compares that function with the whole batch's, and 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ class GradientPass:
         return PassResult(context, deferred, logs, watching, numbers, added, lines)
 
     def _numbers(self, logs: Any) -> dict[str, Tensor]:
-        found = logs if isinstance(logs, dict) else {}
+        found = flat_logs(logs)
         self.other_logs = [name for name, value in found.items() if not is_number(value)]
         return {name: tf.convert_to_tensor(value) for name, value in found.items() if is_number(value)}
 
@@ -187,6 +187,17 @@ def deferred_updates(trainable: Any, step: StepContext) -> Iterator[None]:
 def is_numeric(dtype: Any) -> bool:
     """Return whether a TensorFlow type is one of real numbers or flags."""
     return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
+
+
+def flat_logs(logs: Any) -> dict[str, Any]:
+    """Return a step's results by name; those of dicts in it have their own names, unless two are equal."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items() if isinstance(logs, Mapping) else ():
+        inner = flat_logs(value) if isinstance(value, Mapping) else {name: value}
+        if flat.keys() & inner.keys():
+            return dict(logs)
+        flat.update(inner)
+    return flat
 
 
 def is_number(value: Any) -> bool:

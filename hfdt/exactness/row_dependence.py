@@ -18,7 +18,7 @@ from fdt.data import source
 from fdt.keras.variables import call_converted, tensor_variable
 from fdt.process_group import ReplicaGroup
 from fdt.typing import Tensor
-from hfdt.exactness.gradient_pass import AppliedWithinError, check_applied, is_number
+from hfdt.exactness.gradient_pass import AppliedWithinError, check_applied, flat_logs, is_number
 from hfdt.exactness.metrics import metric_objects
 from hfdt.exactness.script_lines import line_of_script
 from hfdt.worker.step_context import LogSources
@@ -120,8 +120,7 @@ def _results(trainable: Any, batch: Any) -> tuple[list[Tensor], dict[str, Tensor
         for optimizer in flavor.optimizers(model):
             stack.enter_context(flavor.replace_apply(optimizer, collect))
         logs = call_converted(flavor.name, model.train_step, batch)
-    logs = logs if isinstance(logs, dict) else {}
-    return gradients, {name: tf.convert_to_tensor(v) for name, v in logs.items() if is_number(v)}
+    return gradients, {name: tf.convert_to_tensor(v) for name, v in flat_logs(logs).items() if is_number(v)}
 
 
 def _sources(model: Any, graph: Any, leaves: int, reached: Mapping[str, set[int]]) -> LogSources:

@@ -27,6 +27,7 @@ from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
 from hfdt.collectives import Comm, MulticastTransport
 from hfdt.exactness import assigned_state
+from hfdt.exactness.gradient_pass import flat_logs
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Apply, Deferred
 from hfdt.worker.step_context import StepContext, StepTerms
@@ -164,7 +165,7 @@ class Blocks:
         held = [tf.identity(v) for v in self._metrics]
         self._put_off = []
         with steps.entered(step):
-            logs = call_converted(self._trainable.flavor.name, self._train_step, rows)
+            logs = flat_logs(call_converted(self._trainable.flavor.name, self._train_step, rows))
         if len(self._put_off) > 1:
             raise CaptureError(
                 "--algorithm coded updates the model once a step, when the sum has arrived. Received: a train_step "

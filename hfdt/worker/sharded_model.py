@@ -14,7 +14,7 @@ from fdt.keras.variables import call_converted, inner_optimizer
 from fdt.patches import Patch, patched, replace
 from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
-from hfdt.exactness.gradient_pass import GradientPass, is_number
+from hfdt.exactness.gradient_pass import GradientPass, flat_logs, is_number
 from hfdt.exactness.metrics import HeldMetrics, MetricTotals, metric_objects, result_of
 from hfdt.worker import step_context as steps
 from hfdt.worker.blocks import Blocks
@@ -178,13 +178,14 @@ class ShardedModel:
             return logs
         sources, objects = self.terms.log_sources, metric_objects(self.model)
         known = {k: v for k, v in self.model.get_metrics_result().items() if k not in sources.plain}
-        known.update((name, result_of(objects[i], name)) for name, i in sources.metrics.items() if name in logs)
-        plain = sorted(name for name, value in logs.items() if name not in known and is_number(value))
-        whole = {name: known.get(name, value) for name, value in logs.items()}
+        flat = flat_logs(logs)
+        known.update((name, result_of(objects[i], name)) for name, i in sources.metrics.items() if name in flat)
+        plain = sorted(name for name, value in flat.items() if name not in known and is_number(value))
+        whole = {name: known.get(name, value) for name, value in flat.items()}
         if plain:
-            weighed = [self._weighed(logs[name], name in sources.summed) for name in plain]
+            weighed = [self._weighed(flat[name], name in sources.summed) for name in plain]
             whole.update(zip(plain, self.terms.comm.sum(weighed, "hfdt.logs"), strict=True))
-        return whole
+        return _nested(logs, whole)
 
     def _weighed(self, number: Any, summed: bool) -> Tensor:
         """Return a number of the last step as this rank's addend to the global one, a sum or a mean over samples."""
@@ -193,6 +194,11 @@ class ShardedModel:
         if summed:
             return tf.where(mine > 0, value, tf.zeros_like(value))
         return tf.math.multiply_no_nan(value, tf.cast(mine, value.dtype) / tf.cast(total, value.dtype))
+
+
+def _nested(logs: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `flat` in the dicts in which `logs` has them: Keras sorts the names of each dict."""
+    return {name: flat[name] if name in flat else _nested(value, flat) for name, value in logs.items()}
 
 
 def _nothing(original: Any, *args: Any, **kwargs: Any) -> None:

@@ -200,6 +200,43 @@ def test_random_sampling_draws_afresh(blobs):
     assert len(source.reader(0)(15)) == N % B
 
 
+class Recorder(keras.Model):
+    def call(self, x):
+        return x
+
+    def train_step(self, data):
+        self.rows += data[0].numpy().ravel().tolist()
+        return {"loss": tf.constant(0.0)}
+
+
+class Recorder2(tf_keras.Model):
+    call, train_step = Recorder.call, Recorder.train_step
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("seed", [0, 2**40 + 5])
+@pytest.mark.parametrize("words", [{}, {"steps_per_epoch": 2}, {"steps_per_epoch": 4}, {"initial_epoch": 2}])
+@pytest.mark.parametrize("flavor,kind", [("keras", Recorder), ("tf_keras", Recorder2)])
+def test_workers_read_rows_in_the_order_in_which_keras_shuffles_them(blobs, flavor, kind, words, seed):
+    tf.random.set_seed(seed)
+    rows, size = np.arange(23.0, dtype="float32")[:, None], 5
+    model = kind()
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.rows = []
+    model.fit(rows, rows, batch_size=size, epochs=5, verbose=0, **words)
+    data = capture_data(flavor, blobs, rows, rows, batch_size=size, shuffle=True, **words)
+    fit = FitArguments(size, 5, order_seed=1 + seed % (2**31 - 1), **words)
+    source = open_source(data.train, fit, blobs, 1, training=True, flavor=flavor)
+    first = words.get("initial_epoch", 0)
+    epochs = [[x.numpy().ravel() for x, _ in batches(source, epoch)] for epoch in range(first, 5)]
+    assert np.concatenate(sum(epochs, [])).tolist() == model.rows
+    if epochs[-2]:  # an earlier pass again, as after a restart
+        npt.assert_array_equal(
+            np.concatenate([x.numpy().ravel() for x, _ in batches(source, 3)]), np.concatenate(epochs[-2])
+        )
+    assert model.rows[:size] != list(range(size))
+
+
 @pytest.mark.parametrize("flavor,kind", [("keras", keras), ("tf_keras", tf_keras)])
 def test_validation_split_takes_the_last_part(blobs, flavor, kind):
     data = capture_data(flavor, blobs, X, Y, validation=FitValidation(split=0.2))

@@ -74,6 +74,7 @@ def compare(keras: Any, client: FakeClient, make: Callable[[Any], Any], **argume
         {},
         {"validation_split": 0.25, "validation_freq": 2},
         {"initial_epoch": 1, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
+        {"shuffle": True},
     ],
     ids=str,
 )

@@ -48,7 +48,16 @@ def test_another_batch_on_one_rank_is_said_once_on_each(mine, others):
 
 
 @pytest.mark.parametrize(
-    "values", [X, X.astype(np.float32), X > 0, np.array(["a", "b"]), np.zeros(4), np.full(3, np.nan)]
+    "values",
+    [
+        X,
+        X.astype(np.float32),
+        X > 0,
+        np.array(["a", "b"]),
+        np.zeros(4),
+        np.full(3, np.nan),
+        np.array([np.inf, -np.inf, 1e38]),
+    ],
 )
 def test_the_same_batches_are_not(values):
     assert lines_of(lambda rank: [values, values], steps=12) == [[None] * 12] * 2

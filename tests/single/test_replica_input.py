@@ -243,5 +243,24 @@ def test_other_ranks_hear_of_an_error_in_this_ranks_rows_that_the_script_catches
         for x, y in rows().map(lambda x, y: (x, tf.where(y == 1, tf.constant(N, y.dtype), y))).batch(8).take(1):
             with pytest.raises(tf.errors.InvalidArgumentError):
                 look_up(x, y)
-            with pytest.raises(AssertionError, match=r"collective .*, after failed operations: 1$"):
+            failed = r", after failed operations: 1 \(.* at .*test_replica_input.py:\d+: check its rows before it\)$"
+            with pytest.raises(AssertionError, match=failed):
                 float(tf.reduce_mean(x))
+
+
+def test_the_samples_of_a_batch_are_its_most_rows_and_not_those_of_other_products():
+    many, few = (tf.data.Dataset.from_tensors(tf.ones((rows, 3))) for rows in (8, 4))
+    with as_rank(0, 2) as engine:
+        for _ in tf.data.Dataset.zip(many, few):
+            tf.matmul(tf.ones((6, 6)), tf.ones((6, 2)))
+        assert engine.entry.rows == (4, 8)
+
+
+def test_a_dataset_that_a_library_reads_has_no_line():
+    dataset = tf.data.Dataset.from_tensors(tf.ones((8, 3))).map(lambda x: 2 * x)
+    reading = "for _ in dataset: pass"
+    with as_rank(0, 2) as engine:
+        exec(compile(reading, "<library>", "exec"), {"dataset": dataset})
+        assert engine.report.lines() == []
+        exec(compile(reading, "script.py", "exec"), {"dataset": dataset})
+        assert "takes whole batches" in engine.report.lines()[0]

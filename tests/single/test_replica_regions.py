@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.replica.rewriting import rewritten
+from client_shim.replica.skippable import _Order
 from client_shim.replica.skippable_regions import RegionHooks as Hooks
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.skippable_regions import SkippableRegions
@@ -264,3 +265,24 @@ seen.append("behind")
 @pytest.mark.parametrize(("leave", "seen_before"), [("return seen.append(1)", 0), ("raise ValueError", 0)])
 def test_workers_meet_before_what_follows_a_loop_that_is_left(run, leave, seen_before):
     assert run(LEAVING.format(leave=leave))[3] == [seen_before]
+
+
+def test_a_region_begins_in_a_case_of_match():
+    code = "for x in ds:\n    match x:\n        case 0:\n            optimizer.minimize(lambda: f(x), weights)"
+    assert text(code).count("runs_here(") == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "before"),
+    [
+        ("with suppress(ValueError):\n    w = f(x)\ntotal = w", True),
+        ("with contextlib.suppress(ValueError):\n    w = f(x)\ntotal = w", True),
+        ("with open(x) as file:\n    w = f(x)\ntotal = w", False),
+        ("match x:\n    case 0:\n        w = 1\n    case _:\n        pass\ntotal = w", True),
+    ],
+)
+def test_a_name_that_may_keep_its_value_is_read_before_it_is_bound(statement, before):
+    order = _Order()
+    for node in ast.parse(statement).body:
+        order.visit(node)
+    assert ("w" in order.before) is before

@@ -166,6 +166,31 @@ def one_fit(keras, *callbacks, breaks_at=None):
     return model.fit(X, Y, batch_size=20, epochs=4, verbose=0, callbacks=[told, *callbacks])
 
 
+def test_a_resumed_fit_shuffles_rows_by_the_seed_of_the_run_before(keras, client, tmp_path, monkeypatch):
+    directory, seed = begun(tmp_path), keras.utils.set_random_seed
+    with pytest.raises(Interrupted), training(client, directory):
+        one_fit(keras, breaks_at=2)
+    monkeypatch.setattr(keras.utils, "set_random_seed", lambda number: seed(number + 8))
+    with training(client, RunDir.open(directory.directory, "hfdt")):
+        one_fit(keras)
+    assert [job.fit.order_seed for job in client.jobs] == [2, 2]  # one more than the seed
+
+
+def test_only_a_seed_of_the_script_gives_keras_order(keras, client, tmp_path, monkeypatch):
+    directory = begun(tmp_path)
+    with training(client, directory):
+        monkeypatch.setattr(
+            keras.utils, "set_random_seed", lambda number: randomness.seed_all(directory.arguments.seed)
+        )
+        one_fit(keras)
+        monkeypatch.undo()
+        one_fit(keras)
+    run = ScriptRun(client, Settings({}, seed=7), Reporters([]))
+    with intercepted(lambda *args: fit_remotely(run, *args)):
+        one_fit(keras)
+    assert [job.fit.order_seed for job in client.jobs] == [0, 2, 0]
+
+
 def test_logs_that_callbacks_make_of_variables_and_objects_harm_nobody(keras, client, tmp_path):
     class Strange(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

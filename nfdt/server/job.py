@@ -125,10 +125,9 @@ class StepMetrics:
         self._unread: dict[str, BlobRef] = {}  # of pushes that are not applied, some of which never will be
         self.states: dict[tuple[int, int], list[Array]] = {}  # by rank and incarnation
 
-    def arrive(self, gradient: WorkerGradient) -> None:
-        """Note the blob of a push, if it has one."""
-        if gradient.metrics is not None and gradient.metrics.id:
-            self._unread[gradient.metrics.id] = gradient.metrics
+    def arrive(self, ref: BlobRef) -> None:
+        """Note the blob of a push."""
+        self._unread[ref.id] = ref
 
     def read(self, worker: tuple[int, int], gradient: WorkerGradient) -> None:
         """Read the blob of an applied push, and drop it."""

@@ -16,17 +16,7 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import put_logs
 from nfdt.model import staleness_fields
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server import (
-    EpochDone,
-    Instruction,
-    NotFinite,
-    Reader,
-    ReplicatedLog,
-    Replies,
-    ReplyInbox,
-    Send,
-    StepDone,
-)
+from nfdt.server import EpochDone, Instruction, NotFinite, Reader, ReplicatedLog, Replies, ReplyInbox, Send, StepDone
 from nfdt.server.algorithm_state import AlgorithmState, Applier
 from nfdt.server.batch_dispatcher import Begun, RemainingBatches
 from nfdt.server.job import SchedulerState, ServedJob, StepMetrics, restore, save
@@ -106,7 +96,8 @@ class ShardService:
         """Handle a worker's push of this number. Return True: an answer follows in the queue."""
 
         def push() -> list[Instruction]:
-            self._metrics.arrive(gradient)
+            if gradient.metrics is not None and gradient.metrics.id:
+                self._metrics.arrive(gradient.metrics)
             return self.scheduler.push(worker, number, gradient)
 
         self._handle(worker, session, push)

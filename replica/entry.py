@@ -104,6 +104,10 @@ class RowEntry:
         if not tf.executing_eagerly():
             return element
         self.batches.drawn(getattr(iterator, "_dataset", None))
+        return self.cut_element(element)
+
+    def cut_element(self, element: Any) -> Any:
+        """Divide every tensor of an element of a dataset. Its samples are the most rows of one."""
         before, element = self.entered, self.cut_all(element, _BATCHES)
         if self.entered > before + 1:  # such as labelled and unlabelled rows
             found = [t.shape[0] for t in tf.nest.flatten(element) if is_placed(t)]

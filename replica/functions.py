@@ -165,7 +165,7 @@ class Functions:
             draw = getattr(tf.raw_ops, node.op.type)
             element = draw(**{node.op.op_def.input_arg[0].name: iterator}, output_types=types, output_shapes=shapes)
             self._entry.batches.drawn(None)
-            drawn += [self._entry.cut(t, "batches of a dataset") for t in element]
+            drawn += self._entry.cut_element(list(element))
         return drawn
 
     def _ended(self, original: Any, function: Any, known: _Function, args: Sequence[Any]) -> None:

@@ -6,13 +6,16 @@ Compressors are registered alike: nfdt/compressors, hfdt/compressors.
 """
 
 import ast
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -52,7 +55,10 @@ class AlgorithmRegistry(Generic[Made]):
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """Return an algorithm's parameters, typed and with defaults. Raises UsageError for an unknown algorithm."""
-        return dict(inspect.signature(self._factory(name)).parameters)
+        factory = self._factory(name)
+        with suppress(Exception):  # of an annotation that is evaluated, such as a name for type checkers only
+            return dict(inspect.signature(factory, eval_str=True).parameters)
+        return dict(inspect.signature(factory).parameters)
 
     def defaults(self, name: str) -> str:
         """Return the text of an algorithm with its default parameters, for example "dc_asgd(lam=0.04)"."""
@@ -141,11 +147,24 @@ class AlgorithmRegistry(Generic[Made]):
         return importlib.import_module(f"{self.rules.__name__}.{name}")
 
     def _load(self, path: Path) -> Any:
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.is_file():
+        """Return the file's module, executed once: pickles name its classes, so each process has one of each.
+
+        It is executed anew when the file has changed.
+        """
+        if not path.is_file():
             raise UsageError(f"{self.option} must name a file that exists. Received: {path}")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        name = f"file_{hashlib.sha256(bytes(path.absolute())).hexdigest()}"  # the same in each process
+        source, module = path.read_bytes(), sys.modules.get(name)
+        if module is None or vars(module).get("__source__") != source:
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None and spec.loader is not None
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+            vars(module)["__source__"] = source
         if not hasattr(module, self.function):
             raise UsageError(f"{self._form()}. Received: {path}")
         return module

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from nfdt.tree import Array, Tree
 
 State = Tree
@@ -176,6 +178,12 @@ class AsyncAlgorithm:
     def batches_per_push(self) -> int:
         """Number of batches that a worker trains on for one push."""
         return self.local_steps or 1
+
+    @property
+    def exact_alone(self) -> bool:
+        """Whether one lane has the numbers of one machine; the optimizer's own momentum may be Nesterov's."""
+        own = self.own_momentum
+        return not self.needs_sgd and (own is None or not own(self.init([np.ones(1, np.float32)], 1)[0]))
 
     @property
     def immediate(self) -> bool:

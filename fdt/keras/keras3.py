@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fdt.compat.keras3 import DynamicBackend, KerasSaveable, Operation, pythonify_logs, tracking
 from fdt.keras import Apply, all_variables, attribute, is_of_keras, natives, pickling, refuse_strategy, unique
-from fdt.keras.variables import KerasBase, trace_step, trace_unbuilt
+from fdt.keras.variables import KerasBase, build_as_a_step, trace_step, trace_unbuilt
 from fdt.typing import Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "_initial_epoch")  # set by fit and evaluate
@@ -84,7 +84,8 @@ class Keras3(KerasBase):
         dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec) if each is not None)
         if dense and is_of_keras(self, model, "train_step"):  # Keras takes sparse tensors for dense ones here
             rows = _fixed_batch(model, spec) or 2
-            model._symbolic_build(data_batch=tf.nest.map_structure(lambda each: _with_batch(each, rows), spec))
+            with _built_as_a_step(model):
+                model._symbolic_build(data_batch=tf.nest.map_structure(lambda each: _with_batch(each, rows), spec))
         else:
             trace_step(model.train_step, spec)
             trace_unbuilt(model, spec, (model._compile_metrics, model._compile_loss))
@@ -118,6 +119,15 @@ class Keras3(KerasBase):
             return apply(original, list(grads), list(variables))
 
         return attribute(optimizer, "apply", replaced)
+
+
+def _built_as_a_step(model: Model) -> contextlib.AbstractContextManager[None]:
+    """Let a symbolic build, which Keras's own `fit` does without, build the optimizer as the first step does."""
+    optimizer, eager = model.optimizer, bool(model.run_eagerly) or tf.config.functions_run_eagerly()
+    if optimizer is None:
+        return contextlib.nullcontext()
+    build = optimizer.build
+    return attribute(optimizer, "build", lambda variables: build_as_a_step(optimizer, build, variables, eager=eager))
 
 
 def _fixed_batch(model: Model, spec: Any) -> int | None:

@@ -71,14 +71,19 @@ def assign(variables: Iterable[Any], values: Iterable[Any]) -> None:
 
 
 @contextlib.contextmanager
-def assignments() -> Iterator[Counter[Any]]:
-    """Yield the number of assignments within the context, traced or executed, by the `ref()` of the tf.Variable."""
+def assignments(before: dict[Any, Any] | None = None) -> Iterator[Counter[Any]]:
+    """Yield the number of assignments within the context, traced or executed, by the `ref()` of the tf.Variable.
+
+    If `before` is given, it receives the values from before them.
+    """
     assigned: Counter[Any] = Counter()
     within: list[Any] = []  # a method of the subclass may call that of the base
 
     def noting(original: Any) -> Any:
         def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
             assigned[self.ref()] += not within
+            if before is not None:
+                before.setdefault(self.ref(), self.read_value())
             within.append(self)
             try:
                 return original(self, *args, **kwargs)
@@ -231,8 +236,26 @@ def build_optimizer(optimizer: Optimizer, variables: Sequence[Variable]) -> None
 
     A tf.function creates variables in its first trace only, and that trace may skip this worker's step.
     """
+    eager = tf.executing_eagerly()
     with tf.init_scope():
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
             optimizer._create_slots(variables)
-        elif not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
+        elif not getattr(optimizer, "built", True):
+            build_as_a_step(optimizer, optimizer.build, variables, eager=eager)
+        elif not getattr(optimizer, "_built", True):
             optimizer.build(variables)
+
+
+def build_as_a_step(optimizer: Optimizer, build: Callable[[Any], None], variables: Any, *, eager: bool) -> None:
+    """Build an optimizer of Keras 3 as its first step does, which is `eager` or compiled.
+
+    Its variables are named within the optimizer's name. What `build` assigns, a compiled step does not: Keras discards
+    the trace that creates variables, so slots keep their initial values.
+    """
+    import keras  # tf_keras alone may be installed
+
+    before: dict[Any, Any] = {}
+    with keras.name_scope(optimizer.name, caller=optimizer), assignments(before):
+        build(variables)
+    for variable, value in () if eager else before.items():
+        variable.deref().assign(value)

@@ -19,7 +19,7 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], show_line: Call
     from nfdt.replica.rank import RoundRobinRank
 
     rule = options.get("rule")
-    exact = rule is None or not algorithms.make(rule).needs_sgd
+    exact = rule is None or algorithms.make(rule).exact_alone
     if group.rank == 0 and (note := approximation(rule or "nfdt", group.size, exact_alone=exact)):
         show_line(note)
     return RoundRobinRank(group, options)

@@ -25,6 +25,7 @@ class Send:
         first: Whether this is the worker's first of the epoch.
         pull: Number of this pull among all workers' pulls.
         staleness: Staleness of the worker's last push.
+        loads: ServedJob.loads when the weights were sent; the answer may be encoded after another load.
     """
 
     worker: int
@@ -35,6 +36,7 @@ class Send:
     ahead: tuple[int, ...] = ()
     pull: int = 0
     staleness: int = 0
+    loads: int = 0
 
 
 @dataclass(frozen=True)

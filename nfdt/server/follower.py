@@ -126,7 +126,8 @@ class FollowerShardService:
         sent = self.core.pull(entry.worker)
         if sent is not None:
             with self._lock:
-                self._replies[entry.worker].put(Send(entry.worker, 0, (), sent, pull=self.core.pulls))
+                send = Send(entry.worker, 0, (), sent, pull=self.core.pulls, loads=self.job.loads)
+                self._replies[entry.worker].put(send)
 
     def _push(self, entry: pb.Logged) -> None:
         with self._lock:

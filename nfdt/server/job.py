@@ -27,6 +27,7 @@ from fdt.trainable import Trainable, read, write
 from fdt.typing import Array
 from nfdt import compressors
 from nfdt.algorithm import AsyncAlgorithm
+from nfdt.model import add_up
 from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
 from nfdt.model.shards import check_splittable, own, partial
 from nfdt.options import Options
@@ -42,7 +43,8 @@ from nfdt.tree import leaves, lower, tree_map
 class ServedJob:
     """One job on one server.
 
-    `loads` counts how often the client's weights were written. After each load, the next pull contains all variables.
+    `loads` counts how often the client wrote the model's variables. After each load, the next pull contains all
+    variables. Those of the optimizer that workers receive are in every pull, so a learning rate does not count.
     """
 
     spec: JobSpec
@@ -84,7 +86,7 @@ class ServedJob:
         if changed.model.id or changed.optimizer.id:
             self.trainable.load(changed, self.blobs)
             self.applier.refresh()
-            self.loads += 1
+            self.loads += bool(changed.model.id)
 
     @property
     def groups(self) -> list[list[Any]]:
@@ -113,6 +115,35 @@ class ServedJob:
         owned = {i for shard in range(1, self.shards) for i in own(self.trainable, shard, self.shards).model}
         count = len(self.trainable.trainable) + len(self.trainable.non_trainable)
         return [i for i in range(count) if i not in owned]
+
+
+class StepMetrics:
+    """Lock step: the metric states of each worker's last applied step. Pushes bring them as blobs."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._unread: dict[str, BlobRef] = {}  # of pushes that are not applied, some of which never will be
+        self.states: dict[tuple[int, int], list[Array]] = {}  # by rank and incarnation
+
+    def arrive(self, ref: BlobRef) -> None:
+        """Note the blob of a push."""
+        self._unread[ref.id] = ref
+
+    def read(self, worker: tuple[int, int], gradient: WorkerGradient) -> None:
+        """Read the blob of an applied push, and drop it."""
+        self.states[worker] = [a.copy() for a in self._blobs.get_arrays(gradient.metrics)]
+        self._blobs.drop(self._unread.pop(gradient.metrics.id))
+
+    def put_sum(self) -> BlobRef:
+        """Store the sum over all workers."""
+        return self._blobs.put_arrays(add_up(list(self.states.values())))
+
+    def clear(self) -> None:
+        """Forget an epoch, and drop the blobs of its pushes that were not applied."""
+        for ref in self._unread.values():
+            self._blobs.drop(ref)
+        self._unread.clear()
+        self.states.clear()
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class LocalChannel:
             self._ends_received = reply.epoch + 1
         if isinstance(reply, (EpochOver, Release)):
             return reply
-        positions, tensors = self._pulls.placed(reply.sent, self._shard_service.job.loads)
+        positions, tensors = self._pulls.placed(reply.sent, reply.loads)
         return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull, reply.staleness)
 
     def close(self) -> None:

@@ -206,10 +206,9 @@ class WorkerStream:
             yield from self._weights(reply)
 
     def _weights(self, reply: Send) -> Iterator[bytes]:
-        loads = self._shard_service.job.loads
-        positions, tensors = self._pulls.placed(reply.sent, loads)
+        positions, tensors = self._pulls.placed(reply.sent, reply.loads)
         if self._deltas:
-            positions, tensors = self._deltas.encode(positions, tensors, loads)
+            positions, tensors = self._deltas.encode(positions, tensors, reply.loads)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
         message.pull, message.staleness = reply.pull, reply.staleness
         if self._outgoing is not None:

@@ -7,28 +7,19 @@ message on and waits on its queue. The event that allows the reply puts it there
 import queue
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Remaining, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import put_logs
-from fdt.typing import Array
-from nfdt.model import add_up, staleness_fields
+from nfdt.model import staleness_fields
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server import (
-    EpochDone,
-    Instruction,
-    NotFinite,
-    Reader,
-    ReplicatedLog,
-    Replies,
-    ReplyInbox,
-    StepDone,
-)
+from nfdt.server import EpochDone, Instruction, NotFinite, Reader, ReplicatedLog, Replies, ReplyInbox, Send, StepDone
 from nfdt.server.algorithm_state import AlgorithmState, Applier
 from nfdt.server.batch_dispatcher import Begun, RemainingBatches
-from nfdt.server.job import SchedulerState, ServedJob, restore, save
+from nfdt.server.job import SchedulerState, ServedJob, StepMetrics, restore, save
 from nfdt.server.scheduler import Scheduler
 from nfdt.transport import WorkerGradient
 
@@ -59,7 +50,7 @@ class ShardService:
         self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan, absent=absent)
         self._send_event = send
         self._incarnations: dict[int, int] = {}  # by rank, for replaced workers
-        self._metrics: dict[tuple[int, int], list[Array]] = {}  # lock step: by rank and incarnation
+        self._metrics = StepMetrics(job.blobs)
         self._checkpoints = 0
         self._resumed: EpochEnd | None = None  # sent again after a restoration
         self.closed = threading.Event()
@@ -103,7 +94,13 @@ class ShardService:
 
     def push(self, worker: int, number: int, gradient: WorkerGradient, session: Replies | None = None) -> bool:
         """Handle a worker's push of this number. Return True: an answer follows in the queue."""
-        self._handle(worker, session, lambda: self.scheduler.push(worker, number, gradient))
+
+        def push() -> list[Instruction]:
+            if gradient.metrics is not None and gradient.metrics.id:
+                self._metrics.arrive(gradient.metrics)
+            return self.scheduler.push(worker, number, gradient)
+
+        self._handle(worker, session, push)
         return True
 
     def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
@@ -169,6 +166,7 @@ class ShardService:
         self._do(self.scheduler.finish)
         with self._lock:
             self._log.end()
+            self._metrics.clear()
 
     # -- membership ------------------------------------------------------------------------------------------
     def _admit(self, rank: int, incarnation: int) -> bool:
@@ -257,12 +255,14 @@ class ShardService:
             elif isinstance(instruction, EpochDone):
                 self._end_epoch(instruction)
             else:
+                if isinstance(instruction, Send):
+                    instruction = replace(instruction, loads=self.job.loads)
                 self._replies[instruction.worker].put(instruction)
 
     def _end_epoch(self, done: EpochDone) -> None:
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=staleness_fields(done.staleness))
-        if self._metrics:
-            end.metrics.CopyFrom(self._sum_metrics())
+        if self._metrics.states:
+            end.metrics.CopyFrom(self._metrics.put_sum())
         end.skipped = done.skipped
         if done.remaining is not None:
             end.remaining.CopyFrom(Remaining(**vars(done.remaining)))
@@ -278,18 +278,13 @@ class ShardService:
 
     def _step_end(self, done: StepDone) -> Event:
         if done.fresh:
-            arrays, rank = self.job.blobs.get_arrays(done.gradient.metrics), done.worker // self._lanes
-            self._metrics[rank, self._incarnations.get(rank, 0)] = [a.copy() for a in arrays]
-            self.job.blobs.drop(done.gradient.metrics)
-        end = StepEnd(step=done.step, metrics=self._sum_metrics(), last=done.last)
+            rank = done.worker // self._lanes
+            self._metrics.read((rank, self._incarnations.get(rank, 0)), done.gradient)
+        end = StepEnd(step=done.step, metrics=self._metrics.put_sum(), last=done.last)
         put_logs(end, done.gradient.logs)
         if self._with_state:
             self.job.put_snapshot(end)
         return Event(job=self.job.spec.id, step_end=end)
-
-    def _sum_metrics(self) -> BlobRef:
-        """Return the summed metric states of each worker's last applied step."""
-        return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
 
     def _write(self, entry: pb.Logged) -> None:
         if self.job.shards > 1:

@@ -16,10 +16,10 @@ from fdt.data.arrays import ArraySource
 from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
-from nfdt.server import Reply
+from nfdt.server import Reply, Send
 from nfdt.server.shard_service import ShardService
 from nfdt.transport import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
-from nfdt.transport.buffers import Sent, SessionPulls, nbytes_of
+from nfdt.transport.buffers import SessionPulls, nbytes_of
 from nfdt.transport.compression import CompressedLane
 
 Events = Generator[Any, Any, Any]
@@ -54,7 +54,7 @@ class SimulatedChannel:
         self._env, self._shard_service, self._lane, self._steps = env, shard_service, lane, steps
         self.bytes_sent = self.bytes_received = 0
         self._sizes = sizes
-        self._sent: Sent
+        self._sent: Send
         self._compressed = CompressedLane(shard_service.job.layout) if shard_service.job.options.compress else None
 
     def open(self) -> None:
@@ -89,10 +89,10 @@ class SimulatedChannel:
             raise Interrupted("the shard service has ended this lane's session")
         if isinstance(reply, (EpochOver, Release)):
             return reply
-        self._sent = reply.sent
-        positions, tensors = self._sent.placed(everything=True)
+        self._sent = reply
+        positions, tensors = reply.sent.placed(everything=True)
         if self._compressed is not None:
-            tensors = self._compressed.pulled(positions, tensors, self._shard_service.job.loads)
+            tensors = self._compressed.pulled(positions, tensors, reply.loads)
         return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class SimulatedChannel:
 
     def begin_pull(self) -> int:
         """Count the weights of the last answer, which begin to travel. Return their bytes."""
-        nbytes = self._nbytes("pull", *self._pulls.placed(self._sent, self._shard_service.job.loads))
+        nbytes = self._nbytes("pull", *self._pulls.placed(self._sent.sent, self._sent.loads))
         if self._compressed is not None:
             nbytes -= self._compressed.saved_bytes
         self.bytes_received += nbytes

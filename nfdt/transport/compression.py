@@ -71,7 +71,7 @@ class PullEncoder:
         self.known: dict[int, Vector] = {}  # what the worker has, by position among the trainable variables
 
     def encode(self, positions: Sequence[int], tensors: Sequence[Tensor], loads: int) -> tuple[list[int], list[Any]]:
-        """Return positions in the pull buffer and what is sent there. `loads`: ServedJob.loads."""
+        """Return positions in the pull buffer and what is sent there. `loads`: Send.loads."""
         deltas = self._layout.deltas_at
         if loads != self._loads:
             self.known.clear()
@@ -148,7 +148,7 @@ class CompressedLane:
         self._pulls = PullEncoder(self._layout)
 
     def pulled(self, positions: Sequence[int], tensors: Sequence[Tensor], loads: int) -> list[Tensor]:
-        """Return the tensors that the worker has after a pull. `loads`: ServedJob.loads."""
+        """Return the tensors that the worker has after a pull. `loads`: Send.loads."""
         _, sent = self._pulls.encode(positions, tensors, loads)
         self.saved_bytes = sum(map(nbytes_of, tensors)) - sum(map(nbytes_of, sent))
         known = self._pulls.known

@@ -169,12 +169,10 @@ class LocalSteps:
         for number, batch in enumerate(batches):
             logs = step.train(batch, [count + tf.cast(number, count.dtype)])
         taken = [before - now for before, now in zip(weights, _read(trainable.trainable), strict=True)]
-        finite = bool(all_finite(taken))
-        if not finite:  # as nfdt/worker/step.py does
-            step.assign(step.others, others)
-        self._own[lane] = _read(step.own) if finite else self._begin  # the slots would keep NaN or infinity
-        if not finite:
+        if not all_finite(taken):  # the lane's own variables stay as they were before these batches
+            step.assign(step.others, others)  # as nfdt/worker/step.py does
             return WorkerGradient(taken, finite=False, logs=logs)
+        self._own[lane] = _read(step.own)
         after, left = _read(step.others), [decay ** len(batches) for decay in step.decays]
         changes = [change_of(after[i], others[i], d) for i, d in zip(step.changed, left, strict=True)]
         return WorkerGradient(taken, changes=changes, changed=step.changed, decays=left, logs=logs)

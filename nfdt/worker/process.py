@@ -102,7 +102,7 @@ class NfdtWorker:
         self._moved = self._run.moved()
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
-        from nfdt.compressors import Compression, make
+        from nfdt.compressors import make
         from nfdt.transport.grpc_channel import GrpcChannels
         from nfdt.worker.run import WorkerJob
 
@@ -125,8 +125,7 @@ class NfdtWorker:
             incarnation=self._incarnation,
         )
         self._run.start()
-        unused = ["--compress is not used: the server is in its only worker's process, and nothing is sent"]
-        notes = [*self._run.notes, *(unused if compression != Compression() and self._server is not None else [])]
+        notes = [*self._run.notes, *compression_notes(compression, sends=self._server is None)]
         ready = Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(notes), algorithm=self._run.algorithm)
         self.send(Event(ready=ready))
 
@@ -145,6 +144,15 @@ class NfdtWorker:
             step = GradientStep(trainable)
             self._warm = (made_for, trainable, step)
         return trainable, step
+
+
+def compression_notes(compression: Any, *, sends: bool) -> list[str]:
+    """Return the line for users of --compress, if any. `sends`: whether the worker sends anything."""
+    if compression.push is None and compression.pull is None:
+        return []
+    if sends:
+        return ["--compress leaves out a part of what is sent: numbers are not those of one machine"]
+    return ["--compress is not used: the server is in its only worker's process, and nothing is sent"]
 
 
 def main() -> None:

@@ -252,8 +252,8 @@ class WorkerJob:
         return [TimedChannels(each, self._owned, patience_s, spans, lane) for lane, each in enumerate(shards)]
 
     def _find_notes(self, rule: AsyncAlgorithm, step: GradientStep) -> Iterator[str]:
-        alone = self._member.size == 1
-        yield rule.note or approximation(self.algorithm, self._member.size, exact_alone=not rule.needs_sgd)
+        alone = self._member.size * self._lanes == 1
+        yield rule.note or approximation(self.algorithm, self._member.size, exact_alone=alone and rule.exact_alone)
         if step.changes and not alone:
             yield (
                 f"the training step changes {step.changes[0]!r}, and the changes of all workers are added: right for a "

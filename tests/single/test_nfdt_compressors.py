@@ -15,7 +15,7 @@ from fdt.errors import UsageError
 from fdt.job import State
 from fdt.keras import named
 from fdt.network.transfers import run_until
-from fdt.trainable import build
+from fdt.trainable import LEFT_OUT, build
 from nfdt import compressors
 from nfdt.compressors import LEAST, Compression
 from nfdt.server.job import ServedJob
@@ -289,6 +289,18 @@ def test_a_repeated_push_and_a_new_session_change_nothing(server):
     for i, (before, now) in enumerate(zip(once, shard.job.trainable.model_arrays(), strict=True)):
         npt.assert_array_equal(now, before)
         npt.assert_array_equal(weights.tensors[i].numpy(), now, err_msg="a session's first pull is not compressed")
+    channel.close()
+
+
+def test_a_learning_rate_that_the_client_writes_leaves_pulls_compressed(server):
+    shard, channel, trainable = server("none+int8")
+    batches, job = channel.answer().batches, shard.job
+    rate = [LEFT_OUT if v is not job.trainable.model.optimizer.learning_rate else 0.5 for v in job.trainable.optimizer]
+    job.load(State(optimizer=job.blobs.put_arrays(rate)))
+    channel.push(1, WorkerGradient(gradients(trainable, 1), 1, batches=batches))
+    weights = channel.answer()
+    assert 0.5 in [float(t) for t in weights.tensors if not t.shape.rank]
+    assert not np.array_equal(weights.tensors[0].numpy(), job.trainable.model_arrays()[0]), "a difference was sent"
     channel.close()
 
 

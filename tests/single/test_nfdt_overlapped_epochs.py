@@ -8,8 +8,10 @@ import pytest
 
 from client_shim.remote import Remote
 from fdt.job import State
-from fdt.trainable import is_left_out
-from nfdt.transport import EpochOver
+from fdt.trainable import build, is_left_out
+from nfdt.server.job import ServedJob
+from nfdt.server.local import LocalShardService
+from nfdt.transport import EpochOver, WorkerGradient
 from tests.single.nfdt_cluster import make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,6 +80,29 @@ def test_an_epoch_that_began_early_ends_when_the_client_has_asked_for_it(cluster
     assert [end.epoch for end in ends] == [0, 1]
     for array, want in zip(made.blobs.get_arrays(ends[1].state.model), written, strict=True):
         np.testing.assert_array_equal(array, want)
+
+
+def test_weights_that_wait_for_their_worker_are_those_of_before_a_load(cluster):
+    """The pull after them has what the client wrote, a value that no push has changed included."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1)), rule="asgd")
+    job = ServedJob(made.spec, build(made.spec.program, made.blobs), made.blobs, shard=0, shards=1, workers=1)
+    service = LocalShardService(job, 1, made._hear)
+    (channel,) = service(0, 8, made.owned)
+    channel.open()
+    service.start_epoch(0, State())
+    channel.ask()
+    first = channel.answer()
+    assert len(first.positions) == 10, "six trainable variables, two moving averages, the count and the rate"
+    gradient = [None] * len(made.trainable.trainable)
+    channel.push(1, WorkerGradient(gradient, 1, batches=first.batches))
+    written = [np.full_like(array, 3.0) for array in made.trainable.model_arrays()]
+    service.start_epoch(0, State(made.blobs.put_arrays(written)))
+    waited = channel.answer()
+    assert len(waited.positions) == 8, "nothing has changed the averages"
+    channel.push(2, WorkerGradient(gradient, 1, batches=waited.batches))
+    after = channel.answer()
+    assert len(after.positions) == 10
+    assert all(np.all(t.numpy() == 3.0) for t in after.tensors[:8])
 
 
 def test_what_callbacks_did_not_write_stays_the_workers_own(cluster):

@@ -1,6 +1,8 @@
 """The contract of all algorithm files. Each algorithm's own numbers: test_nfdt_rules_by_hand.py."""
 
 import pickle
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -289,3 +291,49 @@ def test_a_rule_of_ones_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from nfdt.algorithms import asgd\ndef rule(k: int = 1):\n    return asgd.rule()\n")
     npt.assert_allclose(train(algorithms.make(f"{path}(k=2)"), "aA"), sgd(1))
+
+
+TYPED = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import NamedTuple
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm
+from nfdt.tree import send_current
+
+@dataclass(frozen=True)
+class Mine:
+    count: int = 0
+
+class Shared(NamedTuple):
+    scale: float
+
+def rule(scale: float = 0.5) -> AsyncAlgorithm:
+    def push(shared, mine, params, push):
+        return AlgorithmUpdate([shared.scale * g for g in push.gradient]), shared, Mine(mine.count + 1)
+    return AsyncAlgorithm(lambda params, workers: (Shared(scale), Mine()), send_current, push)
+"""
+
+
+def test_the_state_of_a_rule_of_ones_own_is_restored_in_another_process(tmp_path):
+    (tmp_path / "mine.v2.py").write_text(TYPED)
+    text = f"{tmp_path / 'mine.v2.py'}(scale=2)"
+    state = algorithms.make(text).init([], 1)
+    assert [type(part) for part in algorithms.make(text).init([], 1)] == [type(part) for part in state]
+    code = "import pickle, sys; from nfdt import algorithms; algorithms.make(sys.argv[1])"
+    code += "; print(pickle.loads(bytes.fromhex(sys.argv[2])))"
+    command = [sys.executable, "-c", code, text, pickle.dumps(state).hex()]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{state}\n"
+    assert str(state) == "(Shared(scale=2.0), Mine(count=0))"
+
+
+def test_a_rule_of_ones_own_has_typed_parameters_and_is_read_again_when_it_changes(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(TYPED)
+    with pytest.raises(UsageError, match="scale must be float. Received: 'abc'"):
+        algorithms.make(f"{path}(scale=abc)")
+    path.write_text(TYPED.replace("AsyncAlgorithm:", "Unknown:"))
+    assert algorithms.make(f"{path}(scale=2.0)").init([], 1)[0] == (2.0,)
+    path.write_text("raise KeyError")
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            algorithms.make(str(path))

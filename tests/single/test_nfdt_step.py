@@ -1,6 +1,7 @@
 """The compiled step of an NFDT worker."""
 
 import operator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,13 +15,14 @@ from fdt.errors import UserError  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import moving_averages, tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt import algorithms  # noqa: E402
+from nfdt import algorithms, compressors  # noqa: E402
 from nfdt.transport import Weights  # noqa: E402
 from nfdt.worker.local_steps import (  # noqa: E402
     ByShape,  # noqa: E402
     LocalStep,
     LocalSteps,
 )
+from nfdt.worker.process import compression_notes  # noqa: E402
 from nfdt.worker.run import WorkerJob  # noqa: E402
 from nfdt.worker.step import GradientStep, ownerships, samples_of  # noqa: E402
 
@@ -84,6 +86,16 @@ def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker(kind):
     np.testing.assert_allclose(norm.moving_mean, x.mean(0) / 2, rtol=1e-6)
 
 
+def test_local_steps_that_are_not_finite_leave_the_optimizer_of_the_lane_as_it_was():
+    # w is 0 at each pull. The gradient of (w x - y)**2 is -2 x y = 2, and the momentum 0.5: steps of .2, then .3.
+    trainable = linear()
+    tensor_variable(trainable.trainable[0]).assign([[0.0]])
+    step, owned = LocalSteps(LocalStep(trainable)), ownerships(trainable, 1)
+    pulled = weights_of(owned)
+    taken = [step.run(0, [(tf.constant([[x]]), -tf.ones(1))], owned, pulled).gradient for x in (1.0, np.nan, 1.0)]
+    np.testing.assert_allclose(np.ravel(taken), [0.2, np.nan, 0.3], rtol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:.*does not have a `build")
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_a_batch_norm_that_the_model_never_uses_has_no_average(flavor):
@@ -118,12 +130,13 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
     assert len(seen) == 2, "each is traced once"
 
 
-def notes(batches, size, note="", adds_rows=False, reads=(), changes=(), needs_sgd=False):
+def notes(batches, size, note="", adds_rows=False, reads=(), changes=(), lanes=1, rule="asgd"):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1, optimizer=None), trainable=())
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=size))
-    run.algorithm = "asgd"
+    run.algorithm, run._lanes = rule, lanes
     step = SimpleNamespace(adds_rows=adds_rows, reads=reads, changes=changes)
-    return [line for line in WorkerJob._find_notes(run, SimpleNamespace(note=note, needs_sgd=needs_sgd), step) if line]
+    made = replace(algorithms.make(rule), note=note)
+    return [line for line in WorkerJob._find_notes(run, made, step) if line]
 
 
 @pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 batches for 3 workers"]), (3, []), (None, [])])
@@ -143,8 +156,31 @@ def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximat
     assert line.startswith("the training step reads 'dense/kernel' behind the update")
     assert notes(3, 1, changes=["queue"]) == []
     assert notes(3, 3, changes=["queue"])[1].startswith("the training step changes 'queue', and the changes of all")
-    (line,) = notes(3, 1, needs_sgd=True)
-    assert line == "asgd on 1 worker approximates: numbers are not those of one machine"
+
+
+@pytest.mark.parametrize(
+    ("rule", "lanes", "exact"),
+    [
+        ("asgd", 1, True),
+        ("ddc_asgd", 1, True),
+        ("ddc_asgd(micro_steps=2)", 1, False),
+        ("dana_dc", 1, False),
+        ("dc_asgd_k", 1, False),  # with Nesterov's momentum, a schedule, or a mu of its own
+        ("asgd", 2, False),
+    ],
+)
+def test_one_worker_says_where_it_approximates(rule, lanes, exact):
+    said = [] if exact else [f"{rule} on 1 worker approximates: numbers are not those of one machine"]
+    assert notes(3, 1, rule=rule, lanes=lanes) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "sends", "said"),
+    [("", True, []), ("none", True, []), ("fp16", True, ["leaves out"]), ("fp16", False, ["is not used"])],
+)
+def test_compression_that_is_used_or_not_is_said(text, sends, said):
+    lines = compression_notes(compressors.make(text), sends=sends)
+    assert len(lines) == len(said) and all(words in line for words, line in zip(said, lines, strict=True))
 
 
 @pytest.mark.parametrize(

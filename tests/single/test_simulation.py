@@ -134,6 +134,18 @@ def test_lock_step():
     assert float(metrics[1]) == 5 * BATCH, "what was not applied is not counted"
 
 
+def test_lock_step_leaves_no_blobs_of_pushes_that_are_not_applied():
+    simulated = simulate(hooks=BatchHooks.LOGS)
+    blobs = lambda: {path.name for path in simulated.job.blobs.directory.iterdir() if path.is_file()}  # noqa: E731
+    before = blobs()
+    simulated.session.start_epoch(0, State())
+    simulated.session.step(State())
+    simulated.session.stop_epoch()
+    (end, workers), steps = simulated.ends()[0], [e.step_end for e in simulated.events if e.HasField("step_end")]
+    sent = [*(step.metrics for step in steps), end.metrics, workers.metrics, end.state.model, end.state.optimizer]
+    assert len(steps) == 2 and blobs() - before == {ref.id for ref in sent}
+
+
 def test_lock_step_counts_a_batch_when_its_push_arrives():
     far = NodeGroup("far", 2, Speed(1.0, 20.0), link=NetworkLink(latency_s=0.15))
     simulated = simulate(Cluster((NodeGroup("near", 2, Speed(1.0, 20.0)), far)), hooks=BatchHooks.LOGS)

@@ -1,6 +1,7 @@
 """A rebuilt program trains like the model from which it was made."""
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from fdt.blobs import LocalBlobs
 from fdt.errors import CaptureError
 from fdt.job import JobSpec, State
 from fdt.keras import flavor_of, named
+from fdt.keras.variables import build_optimizer
 from fdt.rpc import job_pb2
 from fdt.trainable import Trainable, build, read, write
 from tests.single import model_zoo
@@ -210,3 +212,36 @@ def test_only_keras_models_have_a_flavor() -> None:
         flavor_of({})
     with pytest.raises(ValueError, match="Received: 'torch'"):
         named("torch")
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Nadam", "Adafactor", "Lion", "Ftrl", "ScheduleFreeAdamW"])
+def test_an_optimizer_is_built_as_the_first_step_of_keras_builds_it(name: str, eager: bool) -> None:
+    """Its variables have the same names, and values that `build` assigns, ScheduleFreeAdamW's, where they have them."""
+    import keras
+
+    kind = getattr(keras.optimizers, name, None)
+    if kind is None:
+        pytest.skip(f"this Keras has no {name}")
+    x, y = np.arange(24.0, dtype=np.float32).reshape(8, 3), np.ones((8, 1), np.float32)
+
+    def trained(build: Any) -> tuple[list[str], list[Any]]:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "tanh", name="a")], name="m")
+        model.set_weights([np.full((3, 1), 0.1), np.ones(1)])
+        model.compile(kind(0.05, name="o"), "mse", run_eagerly=eager)
+        build(model)
+        model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        paths = [re.sub(r"/variable_\d+$", "/variable", v.path) for v in model.optimizer.variables]  # Keras counts them
+        return paths, model.get_weights()
+
+    def build_later(model: Any) -> None:
+        build = lambda: build_optimizer(model.optimizer, model.trainable_variables)  # noqa: E731
+        (build if eager else tf.function(build, autograph=False))()
+
+    paths, weights = trained(lambda model: None)
+    spec = tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)), None
+    for build_now in (lambda model: named("keras").build(model, spec), build_later):
+        ours, trained_weights = trained(build_now)
+        assert ours == paths
+        for array, want in zip(trained_weights, weights, strict=True):
+            np.testing.assert_allclose(array, want, rtol=1e-5)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from client_shim.preemption import Preemption
 from fdt.errors import NeedsReplica, UserError, WorkerError
+from fdt.job import Surroundings
 from fdt.report import Reporters
-from fdt.surroundings import Surroundings
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
     from fdt.blobs import Blobs

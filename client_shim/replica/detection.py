@@ -17,7 +17,7 @@ from client_shim.replica.steps import BATCHWISE, applies
 from client_shim.replica.syntax import last_name, sources
 from client_shim.script_reads import STEP
 from fdt.errors import NeedsReplica, UserError
-from fdt.surroundings import Surroundings, restore
+from fdt.job import Surroundings, restore
 
 # Base classes whose methods `fit` calls.
 _OF_KERAS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from fdt.environment import bind_to_share, local_rank, local_size, warm_up
 from fdt.errors import UserError
-from fdt.job import BatchHooks, GraphData, JobSpec, State, is_on
+from fdt.job import BatchHooks, GraphData, JobSpec, State, is_on, take_over
 from fdt.rpc import job_pb2, tensor_pb2
 from fdt.rpc.session_pb2 import (
     Command,
@@ -26,7 +26,6 @@ from fdt.rpc.session_pb2 import (
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member, fed_data, open_data, open_feeds
-from fdt.surroundings import take_over
 from fdt.tensors import numbers, put_logs
 from fdt.timeline import SpanRecorder
 from fdt.typing import Array

@@ -9,10 +9,9 @@ from typing import Any
 
 from fdt.environment import warm_up
 from fdt.errors import UserError
-from fdt.job import JobSpec, State
+from fdt.job import JobSpec, State, take_over
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
 from fdt.service.member import Member, reach
-from fdt.surroundings import take_over
 
 ADDRESS_VARIABLE = "FDT_SERVERS"  # JSON: the addresses of all shards, by rank
 WORKERS_VARIABLE = "FDT_WORKERS"

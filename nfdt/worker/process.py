@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 from fdt.blobs import LocalBlobs
 from fdt.environment import warm_up
-from fdt.job import JobSpec, State
+from fdt.job import JobSpec, State, take_over
 from fdt.rpc.session_pb2 import Command, Commit, Event, Finished, Ready
 from fdt.service.blame import failure
 from fdt.service.member import Member, reach
-from fdt.surroundings import take_over
 from nfdt.options import Options
 from nfdt.transport import ChannelFactory
 

@@ -1,9 +1,8 @@
 from dataclasses import replace
 
-from fdt.job import ArrayData, BatchHooks, FeedData, FitArguments, GraphData, JobSpec, Program, State
+from fdt.job import ArrayData, BatchHooks, FeedData, FitArguments, GraphData, JobSpec, Program, State, Surroundings
 from fdt.rpc.job_pb2 import JobSpec as Message
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.surroundings import Surroundings
 
 REF = BlobRef(id="ab", nbytes=3)
 JOB = JobSpec(

@@ -4,19 +4,19 @@ import os
 
 import pytest
 
-from fdt import surroundings
+from fdt import job as jobs
 from fdt.errors import UserError
-from fdt.surroundings import Surroundings, restore, take_over
+from fdt.job import Surroundings, restore, take_over
 
 
 @pytest.fixture(autouse=True)
 def _restored(tmp_path, monkeypatch):
     before = Surroundings.now()
     monkeypatch.chdir(tmp_path)
-    surroundings._at_first.cache_clear()
+    jobs._at_first.cache_clear()
     yield
     restore(before)
-    surroundings._at_first.cache_clear()
+    jobs._at_first.cache_clear()
 
 
 def test_changes_of_the_script_alone(tmp_path):

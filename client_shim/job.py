@@ -136,7 +136,9 @@ def _order_seed(run: ScriptRun, call: FitCall, seed: int) -> int:
 
     script, directory = context.global_seed(), run.directory
     ours = directory is not None and script == directory.arguments.seed % 2**31  # seed_all set it
-    if run.settings.seed is not None or script is None or ours or call.arguments["shuffle"] == "batch":
+    asynchronous = run.engine == "nfdt" and run.client.hello.workers > 1  # another order each epoch mixes rows better
+    other = run.settings.seed is not None or call.arguments["shuffle"] == "batch"
+    if script is None or ours or other or asynchronous:
         return 0
     return 1 + (seed - (run.fits - 1)) % SEEDS
 

@@ -4,7 +4,9 @@ So all ranks must draw the same batch. They draw others where files are listed i
 where a seed comes from something that every process has for itself.
 """
 
+import functools
 import math
+import weakref
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -41,11 +43,13 @@ class BatchComparison:
     def __init__(self, exchange: GroupedExchange) -> None:
         self._exchange = exchange
         self._sum, self._where = 0.0, ""  # the number is NaN for batches that are not compared
-        self._watches, self._differed = True, False
+        self._watches, self._differed = exchange.size > 1, False
+        self._asked: weakref.ref[Dataset] | None = None  # the dataset whose maps were looked at last
+        self._random = False
 
     def add(self, tensor: Tensor) -> None:
         """Add a whole tensor, which is about to be divided, if the next step is compared."""
-        if self._watches:
+        if self._watches and not math.isnan(self._sum):
             self._sum, self._where = self._sum + _number_of(local_array(tensor)), where()
 
     def drawn(self, dataset: Dataset, rows: Callable[[], Sequence[Tensor]] = lambda: ()) -> None:
@@ -55,12 +59,18 @@ class BatchComparison:
             dataset: The dataset, or None if it is not known.
             rows: Returns tensors to add, because none of the batch's is whole.
         """
-        if not self._watches:
+        if not self._watches or math.isnan(self._sum):
             return
-        if dataset is None or is_random(dataset):
+        if dataset is None or self._is_random(dataset):
             self._sum = math.nan
+            return
         for tensor in rows():
             self.add(tensor)
+
+    def _is_random(self, dataset: Dataset) -> bool:
+        if self._asked is None or self._asked() is not dataset:
+            self._asked, self._random = weakref.ref(dataset), is_random(dataset)
+        return self._random
 
     def step(self, number: int) -> str | None:
         """Compare the batches of step `number`, of every rank. Return a line if they differ, on each rank."""
@@ -70,7 +80,8 @@ class BatchComparison:
             off = np.abs(first - self._sum) > _ROUNDING
             differs = bool(self._exchange.replicated("differing batches", [off.astype(np.int64)], [PARTIAL])[0])
         self._differed |= differs
-        self._sum, self._watches = 0.0, is_compared(number + 1) and not self._differed
+        self._sum = 0.0
+        self._watches = is_compared(number + 1) and not self._differed and self._exchange.size > 1
         return DIFFERENT.format(step=number, where=self._where) if differs else None
 
 
@@ -83,5 +94,9 @@ def _number_of(values: Array) -> float:
     flat = np.ravel(values)
     chosen = (np.abs(flat) if flat.dtype.kind == "c" else flat)[:: len(flat) // _ELEMENTS + 1].astype(np.float64)
     chosen = np.nan_to_num(chosen, posinf=1.0, neginf=-1.0)
-    weights = np.random.Generator(np.random.PCG64(0)).uniform(-1, 1, len(chosen))
-    return float(chosen @ weights / (np.abs(chosen).sum() or 1.0))
+    return float(chosen @ _weights(len(chosen)) / (np.abs(chosen).sum() or 1.0))
+
+
+@functools.lru_cache(maxsize=8)
+def _weights(count: int) -> Array:
+    return np.random.Generator(np.random.PCG64(0)).uniform(-1, 1, count)

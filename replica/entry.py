@@ -22,6 +22,7 @@ from replica.tensors import EagerTensor, is_number, is_placed, local_shape_of, m
 
 _BATCHES = "batches of a dataset"
 _PRODUCT = "rows of a matrix product"
+_OF_A_BATCH = 8  # gradients, such as a GAN's; after more of them, no batch enters any more
 
 
 class RowEntry:
@@ -43,6 +44,7 @@ class RowEntry:
         self.rank, self.size = converter.rank, converter.size
         self.rows, self.entered = (0, 0), 0
         self.first: tuple[str, str, int] | None = None
+        self._gradients, self._of_products = 0, False  # since a batch has entered; whether the last one was a product
 
     def patches(self) -> list[Patch]:
         """Return the replacements in TensorFlow."""
@@ -66,13 +68,18 @@ class RowEntry:
     def note(self, rows: int, what: str) -> None:
         """Record that `rows` rows are divided."""
         self.rows, self.entered = (_by_rows(rows, self.size).sizes[self.rank], rows), self.entered + 1
+        self._gradients, self._of_products = 0, what == _PRODUCT
         if self.first is None:
             self.first = where(), what, rows
 
     def note_product(self, rows: int) -> None:
         """Record the rows of an eager matrix product, which are samples where no batch enters otherwise."""
-        if self.first is None or self.first[1] == _PRODUCT:
+        if self.first is None or self._gradients > _OF_A_BATCH or self._of_products:
             self.note(rows, _PRODUCT)
+
+    def gradient(self) -> None:
+        """Count a gradient, before it is computed."""
+        self._gradients += 1
 
     def cut_all(self, values: Any, what: str) -> Any:
         """Divide every tensor of a structure."""
@@ -110,8 +117,8 @@ class RowEntry:
         """Divide every tensor of an element of a dataset. Its samples are the most rows of one."""
         before, element = self.entered, self.cut_all(element, _BATCHES)
         if self.entered > before + 1:  # such as labelled and unlabelled rows
-            found = [t.shape[0] for t in tf.nest.flatten(element) if is_placed(t)]
-            self.rows = _by_rows(max(found), self.size).sizes[self.rank], max(found)
+            rows = max(t.shape[0] for t in tf.nest.flatten(element, expand_composites=True) if is_placed(t))
+            self.rows = _by_rows(rows, self.size).sizes[self.rank], rows
         return element
 
     def _local_rows(self, rows: int) -> Shard | None:

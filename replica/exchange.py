@@ -33,7 +33,7 @@ class GroupedExchange:
         self.rank, self.size = group.rank, group.size
         self.failure: Exception | None = None  # the error of a collective inside a graph, which TensorFlow wraps
         self._refusal: Exception | None = None
-        self._failed: list[str] = []  # operations on rows that raised an error, which the script may have caught
+        self._failed, self._first_failed = 0, ""  # operations on rows whose error the script may have caught
         self._thread = ThreadPoolExecutor(1, "exchange")  # one thread: collectives keep the order of their starts
         self._started: Future[list[Array]] | None = None  # the last one
 
@@ -52,7 +52,7 @@ class GroupedExchange:
         Args:
             operation: The operation, and its line in the script.
         """
-        self._failed.append(operation)
+        self._failed, self._first_failed = self._failed + 1, self._first_failed or operation
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
@@ -75,7 +75,7 @@ class GroupedExchange:
         if self._refusal is not None:
             raise self._refusal
         if self._failed:
-            name += f", after failed operations: {len(self._failed)} ({self._failed[0]}: check its rows before it)"
+            name += f", after failed operations: {self._failed} ({self._first_failed}: check its rows before it)"
         sent = [np.ravel(a).astype(self._wire(a, p), copy=False) for a, p in zip(arrays, placements, strict=True)]
         kinds = ["" if isinstance(p, Shard) else s.dtype.str for s, p in zip(sent, placements, strict=True)]
         counts = [self._counts(a, s, p) for a, s, p in zip(arrays, sent, placements, strict=True)]

@@ -35,6 +35,7 @@ class SampleCount:
 
     def gradient(self) -> None:
         """Count the newest batch, before its gradient is computed."""
+        self._entry.gradient()
         if self._entry.entered != self.batch:
             self.batch = self._entry.entered
             self.samples += self._entry.rows[0]

@@ -157,6 +157,10 @@ class _StepRewriter(ast.NodeTransformer):
         with self._now(inside=True):
             return super().visit(node)
 
+    def visit_match_case(self, node: ast.match_case) -> Any:
+        guard = None if node.guard is None else self.visit(node.guard)
+        return ast.match_case(node.pattern, guard, [self.visit(each) for each in node.body])  # a pattern is no code
+
     def visit_With(self, node: ast.With) -> Any:
         if node not in self._found.tapes:
             return self.generic_visit(node)

@@ -27,7 +27,9 @@ def must_run(region: Sequence[Any]) -> bool:
     for statement in region:
         order.visit(statement)
     return bool(order.before & order.bound) or any(
-        _changes(node, order.bound) for top in region for node in ast.walk(top)
+        isinstance(node, ast.Match) or _changes(node, order.bound)  # patterns bind names that no ast.Name has
+        for top in region
+        for node in ast.walk(top)
     )
 
 

@@ -80,8 +80,8 @@ def _arrays(
     batch = batch or (-(-data.rows // steps) if steps else DEFAULT_BATCH)
     passes = max(fit.epochs - fit.initial_epoch, 1)
     plan = Epochs(-(-data.rows // batch), steps, fit.initial_epoch, passes, _epoch_boundary(training, flavor))
-    keras = KerasOrder(data.rows, fit.order_seed - 1, plan) if fit.order_seed else None
     shuffle = training and fit.shuffle
+    keras = KerasOrder(data.rows, fit.order_seed - 1, plan) if shuffle and fit.order_seed else None
     return ArraySource(data, blobs, batch, plan, shuffle=shuffle, seed=seed, fresh=fresh, keras=keras)
 
 

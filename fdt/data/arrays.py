@@ -35,9 +35,9 @@ class KerasOrder:
         self._first, self._moves = plan.first, plan.boundary is EpochBoundary.JOINED
         draw = partial(tf.raw_ops.RandomShuffle, seed=seed, seed2=0 if seed else 2**31 - 1)  # of (0, 0) it is random
         numbers = partial(tf.range, rows, dtype=tf.int32 if rows < 2**31 else tf.int64)
-        self._orders = tf.data.Dataset.range(1).repeat().map(as_is(lambda _: draw(value=numbers())))
-        self._last: Any = None
-        self._drawn, self._next = 0, iter(self._orders)
+        orders = tf.data.Dataset.range(1).repeat().map(as_is(lambda _: draw(value=numbers())))
+        self._orders = orders.with_options(_plain_options())
+        self._drawn, self._next, self._last = 0, iter(self._orders), None
 
     def permutation(self, data_pass: int) -> Any:
         """Return the rows of a pass in its order, (rows,); int32 if that suffices, else int64."""
@@ -45,9 +45,9 @@ class KerasOrder:
         if count < self._drawn:
             self._drawn, self._next = 0, iter(self._orders)
         for _ in range(count - self._drawn):
-            self._last = next(self._next)
+            self._last = next(self._next).numpy()
         self._drawn = count
-        return self._last.numpy()
+        return self._last
 
 
 class ArraySource:
@@ -117,12 +117,8 @@ class ArraySource:
         spans = self._plan.spans(epoch) or [Span(epoch, 0, 0)]
         begins = accumulate((span.batches for span in spans[:-1]), initial=0)
         parts = [self._part(span, rank, size, epoch, begin) for span, begin in zip(spans, begins, strict=True)]
-        options = tf.data.Options()  # as Keras does: the default optimizations only cost a serialization of the graph
-        options.experimental_optimization.apply_default_optimizations = False
-        # Every epoch deletes an iterator, which waits for the autotuner's thread: up to 1.3 s (measured).
-        options.autotune.enabled = False
         whole = reduce(lambda left, right: left.concatenate(right), parts)
-        return whole.prefetch(AHEAD).with_options(options)
+        return whole.prefetch(AHEAD).with_options(_plain_options())
 
     def reader(self, epoch: int) -> ReadBatch:
         """Implement Source."""
@@ -186,6 +182,14 @@ class ArraySource:
             draw = self._keras.permutation if self._keras else partial(epochs.permutation, self.samples, self._seed)
             self._order = data_pass, draw(data_pass)
         return self._order[1]
+
+
+def _plain_options() -> tf.data.Options:
+    options = tf.data.Options()  # as Keras does: the default optimizations only cost a serialization of the graph
+    options.experimental_optimization.apply_default_optimizations = False
+    # Every epoch deletes an iterator, which waits for the autotuner's thread: up to 1.3 s (measured).
+    options.autotune.enabled = False
+    return options
 
 
 def _ranges(table: Cut) -> Dataset:

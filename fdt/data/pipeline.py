@@ -264,7 +264,8 @@ def is_random(dataset: Dataset) -> bool:
     """Return whether a function of the pipeline draws random numbers, or assigns a variable (Keras's generators do)."""
     graphs = [wrapper.function.graph.as_graph_def() for wrapper in dataset._functions()]
     found = {node.op for graph in graphs for node in ops.all_nodes(graph)}
-    own = any(_problem(op) == _RANDOM or op.startswith("Assign") for op in found)
+    parallel = ops.PYTHON if type(dataset).__name__.startswith("_Parallel") else ()  # its threads draw in turn
+    own = any(_problem(op) == _RANDOM or op.startswith("Assign") or op in parallel for op in found)
     return own or any(map(is_random, dataset._inputs()))
 
 

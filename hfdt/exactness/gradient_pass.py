@@ -194,7 +194,7 @@ def flat_logs(logs: Any) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in logs.items() if isinstance(logs, Mapping) else ():
         inner = flat_logs(value) if isinstance(value, Mapping) else {name: value}
-        if flat.keys() & inner.keys():
+        if inner.keys() & {*flat, *logs.keys() - {name}}:
             return dict(logs)
         flat.update(inner)
     return flat

@@ -44,7 +44,6 @@ def test_another_batch_on_one_rank_is_said_once_on_each(mine, others):
     for lines in lines_of(lambda rank: [others if rank else mine], steps=3):
         assert [line is not None for line in lines] == [True, False, False]
         assert lines[0].startswith(DIFFERENT.split("{")[0])
-        assert "test_replica_batches.py" in lines[0] or "step 1" in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -264,3 +264,24 @@ def test_a_dataset_that_a_library_reads_has_no_line():
         assert engine.report.lines() == []
         exec(compile(reading, "script.py", "exec"), {"dataset": dataset})
         assert "takes whole batches" in engine.report.lines()[0]
+
+
+def test_the_samples_of_ragged_batches_are_those_of_their_values():
+    values = tf.ones((8, 4))
+    ragged = tf.RaggedTensor.from_row_splits(values, [0, 3, 8])
+    with as_rank(0, 2) as engine:
+        for _ in tf.data.Dataset.from_tensors((ragged, ragged)):
+            assert engine.entry.rows == (4, 8)
+
+
+def test_products_are_samples_where_no_batch_enters_any_more():
+    with as_rank(0, 2) as engine:
+        for _ in tf.data.Dataset.from_tensors(tf.ones((8, 3))):
+            pass
+        for _ in range(10):
+            engine.samples.gradient()
+        assert engine.samples.samples == 4
+        engine.entry.note_product(6)
+        engine.samples.gradient()
+        engine.entry.note_product(6)
+        assert engine.samples.samples == 7 and engine.entry.rows == (3, 6)

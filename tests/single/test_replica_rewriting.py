@@ -76,3 +76,20 @@ for batch in data:
     with rewriting.rewritten(StepHooks()):
         exec(compile(rewrite(ast.parse(code)), "script.py", "exec"), names)
     assert names["seen"] == [3, 1, 7, 3]
+
+
+def test_patterns_of_match_are_left_as_they_are():
+    code = """
+for x in data:
+    match x:
+        case Color.RED if f(x):
+            with tf.GradientTape() as tape:
+                y = f(x)
+            tape.gradient(y, w)
+        case Point(x=1, y=Color.BLUE):
+            pass
+match x:
+    case Color.RED | {"name": Color.BLUE}:
+        pass
+"""
+    compile(StepHooks().rewrite(ast.parse(code)), "script.py", "exec")

@@ -22,7 +22,7 @@ def on_each(work, size=2):
 
     def run(comm):
         exchange = GroupedExchange(MemoryGroup(comm.rank, size, comm))
-        samples = SampleCount(SimpleNamespace(rows=(0, 0), entered=0))
+        samples = SampleCount(SimpleNamespace(rows=(0, 0), entered=0, gradient=lambda: None))
         return work(comm.rank, ReplicatedVariables(exchange, lambda: None, samples))
 
     return on_ranks(size, run)

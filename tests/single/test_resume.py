@@ -154,41 +154,38 @@ def checkpoints_of(*callbacks, data=None):
     return FitCheckpoints(None, 1, call, data, none, print)
 
 
-def one_fit(keras, *callbacks, breaks_at=None):
+def one_fit(keras, *callbacks, breaks_at=None, seed=1):
     def breaks(epoch, logs):
         if epoch == breaks_at:
             raise Interrupted
 
-    keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(seed)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.1), "mse")
     told = keras.callbacks.LambdaCallback(on_epoch_begin=breaks)
     return model.fit(X, Y, batch_size=20, epochs=4, verbose=0, callbacks=[told, *callbacks])
 
 
-def test_a_resumed_fit_shuffles_rows_by_the_seed_of_the_run_before(keras, client, tmp_path, monkeypatch):
-    directory, seed = begun(tmp_path), keras.utils.set_random_seed
+def test_a_resumed_fit_shuffles_rows_by_the_seed_of_the_run_before(keras, client, tmp_path):
+    directory = begun(tmp_path)
     with pytest.raises(Interrupted), training(client, directory):
         one_fit(keras, breaks_at=2)
-    monkeypatch.setattr(keras.utils, "set_random_seed", lambda number: seed(number + 8))
     with training(client, RunDir.open(directory.directory, "hfdt")):
-        one_fit(keras)
+        one_fit(keras, seed=9)
     assert [job.fit.order_seed for job in client.jobs] == [2, 2]  # one more than the seed
 
 
-def test_only_a_seed_of_the_script_gives_keras_order(keras, client, tmp_path, monkeypatch):
+def test_only_a_seed_of_the_script_gives_keras_order(keras, client, tmp_path):
     directory = begun(tmp_path)
     with training(client, directory):
-        monkeypatch.setattr(
-            keras.utils, "set_random_seed", lambda number: randomness.seed_all(directory.arguments.seed)
-        )
+        one_fit(keras, seed=directory.arguments.seed % 2**31)  # as seed_all sets it
         one_fit(keras)
-        monkeypatch.undo()
-        one_fit(keras)
-    run = ScriptRun(client, Settings({}, seed=7), Reporters([]))
-    with intercepted(lambda *args: fit_remotely(run, *args)):
-        one_fit(keras)
-    assert [job.fit.order_seed for job in client.jobs] == [0, 2, 0]
+    for engine, workers, given in (("hfdt", 2, 7), ("hfdt", 2, None), ("nfdt", 2, None), ("nfdt", 1, None)):
+        client.hello.engine, client.hello.workers = engine, workers
+        run = ScriptRun(client, Settings({}, seed=given), Reporters([]))
+        with intercepted(lambda *args, run=run: fit_remotely(run, *args)):
+            one_fit(keras)
+    assert [job.fit.order_seed for job in client.jobs] == [0, 2, 0, 2, 0, 2]
 
 
 def test_logs_that_callbacks_make_of_variables_and_objects_harm_nobody(keras, client, tmp_path):

@@ -11,7 +11,12 @@ tf_keras.backend.set_floatx("float64")
 draws = np.random.RandomState(0)
 x = draws.randn(70, 3)
 y = x.sum(axis=1, keepdims=True)
-for words in ({"steps_per_epoch": 9}, {"steps_per_epoch": 10, "initial_epoch": 1}, {"steps_per_epoch": 5}):
+for words in (
+    {"steps_per_epoch": 9},
+    {"steps_per_epoch": 10},
+    {"steps_per_epoch": 10, "initial_epoch": 1},
+    {"steps_per_epoch": 5},
+):
     model = tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.Dense(1, kernel_initializer="zeros")])
     model.compile(tf_keras.optimizers.SGD(0.05), "mse", metrics=["mae"])
     history = model.fit(x, y, batch_size=16, epochs=4, verbose=0, **words)

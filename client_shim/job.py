@@ -84,7 +84,7 @@ def make_job(
         fit=_fit_arguments(call, captured, _first_epoch(call, captured, fit_checkpoints), _order_seed(run, call, seed)),
         seed=seed,
         options=run.settings.options | ({"suspendable": "1"} if suspendable else {}),
-        surroundings=run.began_in.changes(),
+        surroundings=run.began_in.changes(run.changed_variables).text(),
     )
 
 

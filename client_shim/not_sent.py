@@ -5,11 +5,13 @@ Workers import libraries anew, have random numbers of their own, and are sent ba
 
 import contextlib
 import functools
+import inspect
 import itertools
 import random
+import re
 import sys
 from collections.abc import Iterable, Iterator
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -24,7 +26,8 @@ from fdt.errors import REMEDY, NeedsReplica
 _GENERATORS = (np.random.RandomState, np.random.Generator, random.Random)
 # Methods and functions that no step calls.
 _BESIDE = {"fit", "evaluate", "predict", "summary", "save", "save_weights", "load_weights", "get_config", "__repr__"}
-_BESIDE |= {"get_file", "load_data", "load_model", "plot_model"}
+_BESIDE |= {"get_file", "load_data", "load_model", "plot_model", "save_model", "get_logger", "print_msg"}
+_BESIDE |= {"set_random_seed", "to_categorical", "image_dataset_from_directory"}
 
 
 def refuse_not_sent(call: FitCall, code: Iterable[tuple[Any, Reads]]) -> None:
@@ -76,8 +79,16 @@ def _replaced_functions() -> Iterator[str]:
                 own = value if of_script(value.__code__.co_filename) else None
             else:
                 own = _by_script(value) if callable(value) and not isinstance(value, type) else None
-            if own is not None and name not in _BESIDE:
+            if own is not None and name not in _BESIDE and _names(module, name):
                 yield f"the script replaced {path.replace('._api.v2', '')}.{name} by {described(own)}"
+
+
+def _names(module: ModuleType, name: str) -> bool:
+    """Return whether the source of a module has a name; a name that the script adds replaces nothing."""
+    try:
+        return re.search(rf"\b{re.escape(name)}\b", inspect.getsource(module)) is not None
+    except (OSError, TypeError):
+        return True
 
 
 def _by_script(value: Any) -> Any:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from client_shim.preemption import Preemption
+from client_shim.surroundings import Surroundings
 from fdt.errors import NeedsReplica, UserError, WorkerError
-from fdt.job import Surroundings
 from fdt.report import Reporters
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
@@ -50,6 +50,7 @@ class ScriptRun:
         refused: The first error of this project's that the script was given, and which it may have caught.
         trained: Whether a `fit` has ended well.
         began_in: The folder and the environment before the script.
+        changed_variables: Environment variables that were others at a `fit`.
     """
 
     client: Any
@@ -64,6 +65,7 @@ class ScriptRun:
     refused: UserError | None = None
     trained: bool = False
     began_in: Surroundings = field(default_factory=Surroundings.now)
+    changed_variables: set[str] = field(default_factory=set)
     _refused_model: Any = None
 
     @contextlib.contextmanager

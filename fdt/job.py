@@ -1,24 +1,16 @@
 """The job: the captured model, data and arguments, as one frozen value that round-trips through protobuf."""
 
-import contextlib
-import functools
-import json
-import os
-import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import isfinite
 from typing import Any
 
-from fdt.errors import UsageError, UserError
+from fdt.errors import UsageError
 from fdt.rpc import job_pb2 as pb
 from fdt.rpc.tensor_pb2 import BlobRef
 
 FEED_WINDOW = 8  # batches that a client may draw ahead of the slowest worker
-# Variables of this project, of launchers and of libraries that compute: each process has its own.
-_OWN = re.compile(r"(N?FDT|HFDT|OMPI|PMIX?|PRTE|MPI|I_MPI|HOROVOD|SLURM|OMP|GOMP|KMP|MKL|OPENBLAS|TF|CUDA|NCCL|GRPC)_")
 
 
 class BatchHooks(IntEnum):
@@ -130,38 +122,6 @@ class FitArguments:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a job's workers take over of the script's process.
-
-    Attributes:
-        directory: The working directory; "": none, it was removed.
-        moved: The script changed its working directory.
-        variables: The environment variables that the script set. They may be secrets: no report has them.
-        removed: The names of those that it removed.
-    """
-
-    directory: str = ""
-    moved: bool = False
-    variables: dict[str, str] = field(default_factory=dict, repr=False)
-    removed: list[str] = field(default_factory=list)
-
-    @classmethod
-    def now(cls) -> "Surroundings":
-        """Return this process's working directory, and all variables that are not a process's own."""
-        directory = ""
-        with contextlib.suppress(OSError):
-            directory = os.getcwd()
-        return cls(directory, variables={name: v for name, v in os.environ.items() if not _OWN.match(name)})
-
-    def changes(self) -> "Surroundings":
-        """Return what of these, which are of an earlier time, is another now."""
-        now = Surroundings.now()
-        changed = {name: value for name, value in now.variables.items() if self.variables.get(name) != value}
-        removed = sorted(self.variables.keys() - now.variables.keys())
-        return Surroundings(now.directory, now.directory != self.directory, changed, removed)
-
-
-@dataclass(frozen=True)
 class JobSpec:
     """One call of `fit`, ready to be trained by an engine.
 
@@ -174,7 +134,7 @@ class JobSpec:
         validation: The validation data, or None.
         seed: The seed of shuffles and of unseeded operations.
         options: The engine's options for this job.
-        surroundings: What workers take over of the script's process.
+        surroundings: What workers take over of the script's process (client_shim/surroundings.py); no report has it.
     """
 
     id: str
@@ -185,7 +145,7 @@ class JobSpec:
     validation: Data | None = None
     seed: int = 0
     options: dict[str, str] = field(default_factory=dict)
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    surroundings: str = field(default="", repr=False)
 
     def to_proto(self) -> pb.JobSpec:
         """Return the job as a protobuf message."""
@@ -198,7 +158,7 @@ class JobSpec:
             fit=pb.FitArguments(**vars(self.fit)),
             seed=self.seed,
             options=self.options,
-            surroundings=json.dumps(vars(self.surroundings)),  # ASCII, also of a path that is not UTF-8
+            surroundings=self.surroundings,
         )
 
     @classmethod
@@ -216,7 +176,7 @@ class JobSpec:
             fit=_fit_from_proto(message.fit),
             seed=message.seed,
             options=dict(message.options),
-            surroundings=Surroundings(**json.loads(message.surroundings or "{}")),
+            surroundings=message.surroundings,
         )
 
 
@@ -260,37 +220,3 @@ def number_of(options: Mapping[str, str], name: str, default: float = 0) -> floa
     except ValueError:
         pass
     raise UsageError(f"the option {name} of a job must be a number of 0 or more. Received: {options[name]!r}")
-
-
-def restore(before: Surroundings) -> None:
-    """Give this process the folder and the variables that it had before."""
-    present = Surroundings.now().variables
-    for name in present.keys() - before.variables.keys():
-        del os.environ[name]
-    os.environ.update({name: value for name, value in before.variables.items() if present.get(name) != value})
-    if before.directory:
-        os.chdir(before.directory)
-
-
-@functools.cache
-def _at_first() -> Surroundings:
-    return Surroundings.now()
-
-
-def take_over(job: Surroundings) -> None:
-    """Give this process, a worker, the surroundings of a job. What an earlier job changed is as it was at first.
-
-    Raises:
-        UserError: The script changed its folder, and this host does not have it.
-    """
-    first = _at_first()
-    variables = {name: value for name, value in {**first.variables, **job.variables}.items() if name not in job.removed}
-    restore(Surroundings(first.directory, variables=variables))
-    try:
-        os.chdir(job.directory or first.directory)
-    except OSError as error:
-        if job.moved:
-            raise UserError(
-                f"the script changed its folder to {job.directory}, where worker processes on {socket.gethostname()} "
-                f"cannot go ({error.strerror}); make it there, or use absolute paths instead of os.chdir"
-            ) from None

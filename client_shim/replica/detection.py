@@ -16,8 +16,8 @@ from typing import Any
 from client_shim.replica.steps import BATCHWISE, applies
 from client_shim.replica.syntax import last_name, sources
 from client_shim.script_reads import STEP
+from client_shim.surroundings import Surroundings, restore
 from fdt.errors import NeedsReplica, UserError
-from fdt.job import Surroundings, restore
 
 # Base classes whose methods `fit` calls.
 _OF_KERAS = (

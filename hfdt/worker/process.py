@@ -7,9 +7,10 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from client_shim.surroundings import take_over
 from fdt.environment import bind_to_share, local_rank, local_size, warm_up
 from fdt.errors import UserError
-from fdt.job import BatchHooks, GraphData, JobSpec, State, is_on, take_over
+from fdt.job import BatchHooks, GraphData, JobSpec, State, is_on
 from fdt.rpc import job_pb2, tensor_pb2
 from fdt.rpc.session_pb2 import (
     Command,

@@ -7,9 +7,10 @@ import threading
 import traceback
 from typing import Any
 
+from client_shim.surroundings import take_over
 from fdt.environment import warm_up
 from fdt.errors import UserError
-from fdt.job import JobSpec, State, take_over
+from fdt.job import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
 from fdt.service.member import Member, reach
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from client_shim.surroundings import take_over
 from fdt.blobs import LocalBlobs
 from fdt.environment import warm_up
-from fdt.job import JobSpec, State, take_over
+from fdt.job import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Commit, Event, Finished, Ready
 from fdt.service.blame import failure
 from fdt.service.member import Member, reach

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from fdt.job import ArrayData, BatchHooks, FeedData, FitArguments, GraphData, JobSpec, Program, State, Surroundings
+from fdt.job import ArrayData, BatchHooks, FeedData, FitArguments, GraphData, JobSpec, Program, State
 from fdt.rpc.job_pb2 import JobSpec as Message
 from fdt.rpc.tensor_pb2 import BlobRef
 
@@ -14,7 +14,7 @@ JOB = JobSpec(
     validation=FeedData("v", -1),
     seed=2**63,
     options={"rule": "asgd"},
-    surroundings=Surroundings("/caf\udce9", True, {"SCALE": "2"}, ["OTHER"]),  # a path that is not UTF-8
+    surroundings="{}",
 )
 
 

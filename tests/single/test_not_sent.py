@@ -102,6 +102,7 @@ def test_a_function_that_the_script_replaced_in_a_module_of_a_library(keras, mon
     monkeypatch.setattr(keras.utils, "get_file", twice)  # no step calls it
     exec(compile("def relu(x): return x", "/home/sitecustomize.py", "exec"), started := {})  # workers run it, too
     monkeypatch.setattr(tf.nn, "relu", started["relu"])
+    monkeypatch.setattr(keras.losses, "twice_of_mine", twice, raising=False)  # it replaces nothing
     refuse(model_of(keras))
     for module, name in ((tf, "matmul"), (tf.nn, "relu"), (keras.activations, "tanh")):
         for value, words in (

@@ -4,30 +4,33 @@ import os
 
 import pytest
 
-from fdt import job as jobs
-from fdt.errors import UserError
-from fdt.job import Surroundings, restore, take_over
+from client_shim import surroundings
+from client_shim.surroundings import Surroundings, restore
+
+
+def take_over(job):
+    surroundings.take_over(job.text())
 
 
 @pytest.fixture(autouse=True)
 def _restored(tmp_path, monkeypatch):
     before = Surroundings.now()
     monkeypatch.chdir(tmp_path)
-    jobs._at_first.cache_clear()
+    surroundings._at_first.cache_clear()
     yield
     restore(before)
-    jobs._at_first.cache_clear()
+    surroundings._at_first.cache_clear()
 
 
 def test_changes_of_the_script_alone(tmp_path):
     os.environ["OTHER"] = "1"
     began = Surroundings.now()
-    assert began.changes() == Surroundings(str(tmp_path))
+    assert began.changes(set()) == Surroundings(str(tmp_path))
     os.environ |= {"SCALE": "2", "FDT_RANK": "1", "OMP_NUM_THREADS": "3", "TF_CONFIG": "{}", "CUDA_VISIBLE_DEVICES": ""}
     del os.environ["OTHER"]
     (tmp_path / "in").mkdir()
     os.chdir("in")
-    changes = began.changes()
+    changes = began.changes(set())
     assert changes == Surroundings(str(tmp_path / "in"), True, {"SCALE": "2"}, ["OTHER"])
     assert "SCALE" not in repr(changes)
 
@@ -43,10 +46,44 @@ def test_a_job_does_not_leak_into_the_next(tmp_path):
     assert (os.environ["OTHER"], os.environ["FDT_RANK"]) == ("1", "1")
 
 
-def test_a_folder_that_this_host_lacks(tmp_path):
+def test_a_folder_that_this_host_lacks(tmp_path, capfd):
     (tmp_path / "in").mkdir()
+    (tmp_path / "rows").touch()
     take_over(Surroundings(str(tmp_path / "in"), True))
     take_over(Surroundings(str(tmp_path / "absent")))  # where the client began: it may be on another host
-    assert os.getcwd() == str(tmp_path)
-    with pytest.raises(UserError, match="the script changed its folder to .*absent.*No such file.*; make it there, or"):
-        take_over(Surroundings(str(tmp_path / "absent"), True))
+    assert os.getcwd() == str(tmp_path) and os.path.exists("rows")
+    take_over(Surroundings(str(tmp_path / "absent"), True))
+    assert not os.path.exists("rows") and "absent" in capfd.readouterr().err
+
+
+def test_a_first_folder_that_is_gone(tmp_path):
+    for name in ("first", "in"):
+        (tmp_path / name).mkdir()
+    os.chdir(tmp_path / "first")
+    take_over(Surroundings(str(tmp_path / "in"), True))
+    (tmp_path / "first").rmdir()
+    for _ in range(2):
+        take_over(Surroundings(str(tmp_path / "in"), True))
+        assert os.getcwd() == str(tmp_path / "in")
+
+
+def test_a_variable_that_workers_began_with_is_taken_back():
+    began, names = Surroundings.now(), set()
+    os.environ["SCALE"] = "2"
+    began.changes(names)
+    del os.environ["SCALE"]
+    assert began.changes(names).removed == ["SCALE"]
+    os.environ["SCALE"] = "2"  # of a worker that begins now
+    take_over(Surroundings(removed=["SCALE"]))
+    assert "SCALE" not in os.environ
+
+
+def test_a_path_that_is_not_utf8_stays():
+    found = Surroundings("/caf\udce9", True, {"SCALE": "2"}, ["OTHER"])
+    assert Surroundings.read(found.text()) == found
+
+
+@pytest.mark.parametrize("text", ["1", "[]", "null", '{"directory": 1}', '{"more": ""}', "{"])
+def test_another_text_is_refused(text):
+    with pytest.raises(ValueError):
+        Surroundings.read(text)

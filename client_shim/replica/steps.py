@@ -84,17 +84,11 @@ class Site:
         return any(frame.f_code is self.code and self.first <= line <= self.last for frame, line in stack)
 
 
-_AT_START = ("sitecustomize.py", "usercustomize.py")
-
-
 @functools.cache
 def of_script(path: str) -> bool:
-    """Return whether the file belongs to the script: neither this project's, nor a library's, nor generated.
-
-    Nor is it one that each Python process runs at its start.
-    """
-    others = path.startswith(("<", *OUR_FOLDERS, *LIBRARIES)) or os.path.basename(path) in _AT_START
-    return not others and "__autograph_generated" not in path
+    """Return whether the file belongs to the script: not to us, a library or Python's start, nor generated."""
+    starts = os.path.basename(path) in ("sitecustomize.py", "usercustomize.py")
+    return not (starts or path.startswith(("<", *OUR_FOLDERS, *LIBRARIES)) or "__autograph_generated" in path)
 
 
 def by_script() -> bool:

@@ -86,7 +86,7 @@ def _replaced_functions() -> Iterator[str]:
 def _names(module: ModuleType, name: str) -> bool:
     """Return whether the source of a module has a name; a name that the script adds replaces nothing."""
     try:
-        return re.search(rf"\b{re.escape(name)}\b", inspect.getsource(module)) is not None
+        return re.search(rf"\b{re.escape(name)}\b|\bimport \*", inspect.getsource(module)) is not None
     except (OSError, TypeError):
         return True
 

@@ -4,15 +4,16 @@ A script may change both before it trains. Relative paths in its data and layers
 in workers.
 """
 
-import atexit
 import contextlib
 import functools
 import json
 import os
 import re
-import sys
+import socket
 import tempfile
 from dataclasses import dataclass, field
+
+from fdt.environment import SCRATCH_VARIABLE
 
 # Variables of this project, of launchers and of libraries that compute: each process has its own.
 _OWN = re.compile(
@@ -67,7 +68,10 @@ class Surroundings:
         kinds = {"directory": str, "moved": bool, "variables": dict, "removed": list}
         if not isinstance(found, dict) or any(type(value) is not kinds.get(name) for name, value in found.items()):
             raise ValueError("the surroundings of a job have another form")
-        return cls(**found)
+        read = cls(**found)
+        if not all(isinstance(each, str) for each in (*read.variables.values(), *read.removed)):
+            raise ValueError("environment variables of a job are not text")
+        return read
 
 
 def restore(before: Surroundings) -> None:
@@ -85,14 +89,7 @@ def _at_first() -> Surroundings:
     return Surroundings.now()
 
 
-@functools.cache
-def _empty_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="fdt-")
-    atexit.register(os.rmdir, folder)
-    return folder
-
-
-def take_over(text: str) -> None:
+def take_over(text: str) -> list[str]:
     """Give this process, a worker, the surroundings of a job; what an earlier job changed is as it was at first.
 
     Where the script changed its folder, and this host lacks it, the process goes to an empty one: it must not read
@@ -100,6 +97,9 @@ def take_over(text: str) -> None:
 
     Args:
         text: JobSpec.surroundings.
+
+    Returns:
+        A line for the user, if this process is in an empty folder.
 
     Raises:
         ValueError: The text is none of Surroundings.
@@ -110,6 +110,7 @@ def take_over(text: str) -> None:
     try:
         os.chdir(job.directory or first.directory)
     except OSError as error:
-        if job.moved:
-            os.chdir(_empty_folder())
-            print(f"the script's folder cannot be entered, an empty one takes its place: {error}", file=sys.stderr)
+        if job.moved or not os.path.isdir(first.directory):
+            os.chdir(tempfile.mkdtemp(prefix="empty-", dir=os.environ.get(SCRATCH_VARIABLE)))
+            return [f"workers on {socket.gethostname()} run in an empty folder: {error}"]
+    return []

@@ -56,9 +56,7 @@ class AlgorithmRegistry(Generic[Made]):
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """Return an algorithm's parameters, typed and with defaults. Raises UsageError for an unknown algorithm."""
         factory = self._factory(name)
-        with suppress(Exception):  # of an annotation that is evaluated, such as a name for type checkers only
-            return dict(inspect.signature(factory, eval_str=True).parameters)
-        return dict(inspect.signature(factory).parameters)
+        return {name: _evaluated(p, factory) for name, p in inspect.signature(factory).parameters.items()}
 
     def defaults(self, name: str) -> str:
         """Return the text of an algorithm with its default parameters, for example "dc_asgd(lam=0.04)"."""
@@ -154,20 +152,31 @@ class AlgorithmRegistry(Generic[Made]):
         if not path.is_file():
             raise UsageError(f"{self.option} must name a file that exists. Received: {path}")
         name = f"file_{hashlib.sha256(bytes(path.absolute())).hexdigest()}"  # the same in each process
-        source, module = path.read_bytes(), sys.modules.get(name)
+        source, known = path.read_bytes(), sys.modules.get(name)
+        module = known
         if module is None or vars(module).get("__source__") != source:
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None and spec.loader is not None
             module = sys.modules[name] = importlib.util.module_from_spec(spec)
             try:
-                spec.loader.exec_module(module)
+                exec(compile(source, path, "exec"), vars(module))  # a .pyc file may be that of an older source
             except BaseException:
                 del sys.modules[name]
+                if known is not None:
+                    sys.modules[name] = known
                 raise
             vars(module)["__source__"] = source
         if not hasattr(module, self.function):
             raise UsageError(f"{self._form()}. Received: {path}")
         return module
+
+
+def _evaluated(parameter: inspect.Parameter, factory: Any) -> inspect.Parameter:
+    """Return a parameter whose annotation is no text, unless it cannot be evaluated (a name for type checkers only)."""
+    if isinstance(parameter.annotation, str):
+        with suppress(Exception):
+            return parameter.replace(annotation=eval(parameter.annotation, factory.__globals__))
+    return parameter
 
 
 def parse(text: str, noun: str = "an algorithm") -> tuple[str, dict[str, Any]]:

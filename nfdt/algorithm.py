@@ -182,8 +182,11 @@ class AsyncAlgorithm:
     @property
     def exact_alone(self) -> bool:
         """Whether one lane has the numbers of one machine; the optimizer's own momentum may be Nesterov's."""
-        own = self.own_momentum
-        return not self.needs_sgd and (own is None or not own(self.init([np.ones(1, np.float32)], 1)[0]))
+        try:
+            own = self.own_momentum is not None and self.own_momentum(self.init([np.ones(1, np.float32)], 1)[0])
+        except Exception:  # a file's algorithm that asks for other parameters
+            own = True
+        return not (self.needs_sgd or own) and self.optimizer is None
 
     @property
     def immediate(self) -> bool:

@@ -19,8 +19,8 @@ def approximation(name: str, workers: int, *, exact_alone: bool = True) -> str:
     """Return the line for users of an algorithm that has no note of its own; "" for one worker that is exact."""
     if workers == 1 and exact_alone:
         return ""
-    on = f"{workers} worker{'s' * (workers > 1)}"
-    return f"{name} on {on} approximates: numbers are not those of one machine"
+    on, those = ("1 worker", "may not be") if workers == 1 else (f"{workers} workers", "are not")
+    return f"{name} on {on} approximates: numbers {those} those of one machine"
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ def assignments(before: dict[Any, Any] | None = None) -> Iterator[Counter[Any]]:
     def noting(original: Any) -> Any:
         def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
             assigned[self.ref()] += not within
-            if before is not None:
-                before.setdefault(self.ref(), self.read_value())
+            if before is not None and not within and self.ref() not in before:
+                before[self.ref()] = self.read_value()
             within.append(self)
             try:
                 return original(self, *args, **kwargs)
@@ -242,7 +242,7 @@ def build_optimizer(optimizer: Optimizer, variables: Sequence[Variable]) -> None
             optimizer._create_slots(variables)
         elif not getattr(optimizer, "built", True):
             build_as_a_step(optimizer, optimizer.build, variables, eager=eager)
-        elif not getattr(optimizer, "_built", True):
+        elif hasattr(optimizer, "build") and not hasattr(optimizer, "built"):  # tf_keras's, which may be built
             optimizer.build(variables)
 
 
@@ -254,8 +254,12 @@ def build_as_a_step(optimizer: Optimizer, build: Callable[[Any], None], variable
     """
     import keras  # tf_keras alone may be installed
 
+    from fdt.compat.keras3 import BaseOptimizer, LossScaleOptimizer
+
+    named = type(optimizer).apply in (BaseOptimizer.apply, LossScaleOptimizer.apply)  # not MultiOptimizer
+    scope = keras.name_scope(optimizer.name, caller=optimizer) if named else contextlib.nullcontext()
     before: dict[Any, Any] = {}
-    with keras.name_scope(optimizer.name, caller=optimizer), assignments(before):
+    with scope, assignments(before):
         build(variables)
     for variable, value in () if eager else before.items():
         variable.deref().assign(value)

@@ -127,7 +127,7 @@ class HfdtWorker:
 
         self._comm.resume()
         spec = JobSpec.from_proto(message)
-        take_over(spec.surroundings)
+        self._notes += take_over(spec.surroundings)
         tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
         session = self._session(spec)
         session.load(spec.state, self._member.blobs)

@@ -26,7 +26,7 @@ class Simulator(NfdtWorker):
         self._feeds: dict[str, Any] = {}
         self._record = SimulationRecord(len(cluster.workers))
 
-    def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
+    def _set_up(self, spec: JobSpec, servers: list[str], notes: list[str]) -> None:
         from nfdt.server.local import LocalServer
         from nfdt.simulator.session import SimulatedJob
 
@@ -41,7 +41,8 @@ class Simulator(NfdtWorker):
         run = SimulatedJob(*given, begin_s=self._clock_s, fit=len(self._record.fits), feed=feed)
         self._server = self._run = run
         self._record.fits.append(run.record)
-        ready = Ready(steps_per_epoch=run.steps or 0, notes=job.rule.note, algorithm=run.record.algorithm)
+        text = "\n".join(filter(None, [*notes, job.rule.note]))
+        ready = Ready(steps_per_epoch=run.steps or 0, notes=text, algorithm=run.record.algorithm)
         self.send(Event(ready=ready))
 
     def _finish(self) -> None:

@@ -80,8 +80,8 @@ class NfdtWorker:
             self._job = command.job
             self._incarnation = command.setup.incarnation
             spec = JobSpec.from_proto(command.setup.job)
-            take_over(spec.surroundings)
-            self._set_up(spec, [reach(peer) for peer in command.setup.peers])
+            notes = take_over(spec.surroundings)
+            self._set_up(spec, [reach(peer) for peer in command.setup.peers], notes)
         elif kind == "epoch":
             self._server.start_epoch(command.epoch.epoch, State.of(command.epoch.changed), command.epoch.begin)
         elif kind == "step":
@@ -101,7 +101,7 @@ class NfdtWorker:
         self._run.finish()
         self._moved = self._run.moved()
 
-    def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
+    def _set_up(self, spec: JobSpec, servers: list[str], notes: list[str]) -> None:
         from nfdt.compressors import make
         from nfdt.transport.grpc_channel import GrpcChannels
         from nfdt.worker.run import WorkerJob
@@ -125,7 +125,7 @@ class NfdtWorker:
             incarnation=self._incarnation,
         )
         self._run.start()
-        notes = [*self._run.notes, *compression_notes(compression, sends=self._server is None)]
+        notes = [*notes, *self._run.notes, *compression_notes(compression, sends=self._server is None)]
         ready = Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(notes), algorithm=self._run.algorithm)
         self.send(Event(ready=ready))
 
@@ -151,7 +151,7 @@ def compression_notes(compression: Any, *, sends: bool) -> list[str]:
     if compression.push is None and compression.pull is None:
         return []
     if sends:
-        return ["--compress leaves out a part of what is sent: numbers are not those of one machine"]
+        return ["--compress leaves out a part of large tensors: numbers are not those of one machine"]
     return ["--compress is not used: the server is in its only worker's process, and nothing is sent"]
 
 

@@ -170,7 +170,7 @@ def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximat
     ],
 )
 def test_one_worker_says_where_it_approximates(rule, lanes, exact):
-    said = [] if exact else [f"{rule} on 1 worker approximates: numbers are not those of one machine"]
+    said = [] if exact else [f"{rule} on 1 worker approximates: numbers may not be those of one machine"]
     assert notes(3, 1, rule=rule, lanes=lanes) == said
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from client_shim.replica import classes
 from fdt import compat
@@ -316,6 +317,14 @@ def test_an_optimizer_that_is_first_used_in_a_later_trace_is_built_outside_of_it
     step(False)
     step(True)
     assert float(weight) == (2.0 if optimizer is inner else 2.5)
+
+
+@pytest.mark.parametrize(("make", "slots"), [(tf_keras.optimizers.Adam, 2), (tf_keras.optimizers.SGD, 1)])
+def test_an_optimizer_of_tf_keras_is_built_once(make, slots):
+    weight, optimizer = tf.Variable([1.0]), make(0.1)
+    for _ in range(2):
+        build_optimizer(optimizer, [weight])
+    assert optimizer._built and len([v for v in optimizer.variables if v.shape == weight.shape]) == slots
 
 
 @pytest.mark.parametrize("rule", ["asgd", "ddc_asgd", "dc_asgd"])

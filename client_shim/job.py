@@ -13,10 +13,10 @@ from fdt.job import FeedData, FitArguments, JobSpec, Program, State, is_on
 from fdt.keras import is_of_keras
 from fdt.trainable import Trainable
 
-SEEDS = 2**31 - 1  # TensorFlow takes seeds modulo this number
-
 if TYPE_CHECKING:
     from client_shim.resume.checkpointing import FitCheckpoints
+
+SEEDS = 2**31 - 1  # TensorFlow takes seeds modulo this number
 
 
 def capture_call(run: ScriptRun, call: FitCall) -> Captured:
@@ -161,7 +161,7 @@ def seed_of(run: ScriptRun) -> int:
     """
     from fdt.compat.tensorflow import context
 
-    script = context.global_seed()
-    if run.settings.seed is None and script is not None:
-        return int(script) % SEEDS + run.fits
-    return ((secrets.randbits(32) if run.settings.seed is None else run.settings.seed) + run.fits) % 2**63
+    script, first = context.global_seed(), run.settings.seed
+    if first is None:
+        first = secrets.randbits(32) if script is None else int(script) % SEEDS
+    return (first + run.fits) % 2**63

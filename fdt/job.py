@@ -147,6 +147,11 @@ class JobSpec:
     options: dict[str, str] = field(default_factory=dict)
     surroundings: str = field(default="", repr=False)
 
+    @property
+    def made_for(self) -> tuple[str, str]:
+        """What a process builds the model for; jobs of which it is equal may share a built one."""
+        return self.program.digest, self.surroundings
+
     def to_proto(self) -> pb.JobSpec:
         """Return the job as a protobuf message."""
         return pb.JobSpec(

@@ -43,7 +43,8 @@ class BatchComparison:
     def __init__(self, exchange: GroupedExchange) -> None:
         self._exchange = exchange
         self._sum, self._where = 0.0, ""  # the number is NaN for batches that are not compared
-        self._watches, self._differed = exchange.size > 1, False
+        self._over = exchange.size == 1  # nothing is compared any more
+        self._watches = not self._over
         self._asked: weakref.ref[Dataset] | None = None  # the dataset whose maps were looked at last
         self._random = False
 
@@ -79,9 +80,8 @@ class BatchComparison:
             first = self._exchange.rank_0s("batches", [np.asarray([self._sum])])[0]
             off = np.abs(first - self._sum) > _ROUNDING
             differs = bool(self._exchange.replicated("differing batches", [off.astype(np.int64)], [PARTIAL])[0])
-        self._differed |= differs
-        self._sum = 0.0
-        self._watches = is_compared(number + 1) and not self._differed and self._exchange.size > 1
+        self._over |= differs
+        self._sum, self._watches = 0.0, is_compared(number + 1) and not self._over
         return DIFFERENT.format(step=number, where=self._where) if differs else None
 
 

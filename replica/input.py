@@ -108,8 +108,9 @@ class InputDivision:
     def _iter(self, original: Any, dataset: Dataset) -> Any:
         if self._exchange.size == 1 or mode.undivided or not tf.executing_eagerly():
             return original(dataset)
-        found, opened = self._found(dataset), opened_at()
+        found = self._found(dataset)
         if isinstance(found, str):
+            opened = opened_at()
             if found and opened is not None and of_script(opened.f_code.co_filename):  # not Keras
                 self._report.note(_WHOLE.format(reason=found))
             return original(dataset)

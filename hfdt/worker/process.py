@@ -75,7 +75,7 @@ class HfdtWorker:
         self._commands: Iterator[Command] = member.commands()
         self._flavors = contextlib.ExitStack()
         self._patched: set[str] = set()
-        self._warm: tuple[Any, Any] | None = None  # ((program digest, options, surroundings), session)
+        self._warm: tuple[Any, Any] | None = None  # ((JobSpec.made_for, options), session)
         self.job: Job
         self._bytes = 0
 
@@ -157,7 +157,7 @@ class HfdtWorker:
         from fdt.trainable import build
         from hfdt.worker.session import RankProgram, patches
 
-        made_for = (spec.program.digest, spec.options, spec.surroundings)
+        made_for = spec.made_for, spec.options
         if self._warm is not None and self._warm[0] == made_for:
             return self._warm[1]
         self._close_session()

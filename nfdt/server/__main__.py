@@ -28,7 +28,7 @@ class ServerProcess:
         self._member = member
         self._peers: list[str] = json.loads(os.environ[ADDRESS_VARIABLE])
         self._workers, self._places = int(os.environ[WORKERS_VARIABLE]), int(os.environ[PLACES_VARIABLE])
-        self._built: tuple[Any, Any] = (None, None)  # (digest, surroundings), Trainable
+        self._built: tuple[Any, Any] = (None, None)  # JobSpec.made_for, Trainable
         self._shard_service: Any = None
         self._job = ""
         self._service = Service(member.blobs, member.token, self._peers[member.rank], self._failed)
@@ -95,9 +95,8 @@ class ServerProcess:
     def _build(self, spec: JobSpec) -> Any:
         from fdt.trainable import build
 
-        made_for = spec.program.digest, spec.surroundings
-        if self._built[0] != made_for:
-            self._built = (made_for, build(spec.program, self._member.blobs))
+        if self._built[0] != spec.made_for:
+            self._built = (spec.made_for, build(spec.program, self._member.blobs))
         return self._built[1]
 
     def _follow(self, shard_service: Any) -> None:

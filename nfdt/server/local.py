@@ -23,14 +23,14 @@ class LocalServer:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._built: tuple[Any, Trainable | None] = (None, None)  # (digest, surroundings), Trainable
+        self._built: tuple[Any, Trainable | None] = (None, None)  # JobSpec.made_for, Trainable
 
     def job(self, spec: JobSpec) -> ServedJob:
         """Return the server's job, with a model of its own."""
-        made_for, (known, trainable) = (spec.program.digest, spec.surroundings), self._built
-        if trainable is None or known != made_for:
+        made_for, trainable = self._built
+        if trainable is None or made_for != spec.made_for:
             trainable = build(spec.program, self._blobs)
-            self._built = (made_for, trainable)
+            self._built = (spec.made_for, trainable)
         return ServedJob(spec, trainable, self._blobs, shard=0, shards=1, workers=1)
 
     def serve(self, spec: JobSpec, send: Callable[[Event], None]) -> "LocalShardService":

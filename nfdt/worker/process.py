@@ -50,7 +50,7 @@ class NfdtWorker:
 
     def __init__(self, member: Member, host: ServerHost | None = None) -> None:
         self._member, self._host = member, host
-        self._warm: tuple[Any, Any, Any] = (None, None, None)  # (digest, surroundings), Trainable, Step
+        self._warm: tuple[Any, Any, Any] = (None, None, None)  # JobSpec.made_for, Trainable, Step
         self._run: Any = None
         self._job = ""
         self._incarnation = 0  # number of replacements of this rank's worker in this job
@@ -138,11 +138,11 @@ class NfdtWorker:
         from fdt.trainable import build
         from nfdt.worker.step import GradientStep
 
-        made_for, (known, trainable, step) = (spec.program.digest, spec.surroundings), self._warm
-        if known != made_for:
+        made_for, trainable, step = self._warm
+        if made_for != spec.made_for:
             trainable = build(spec.program, self._member.blobs)
             step = GradientStep(trainable)
-            self._warm = (made_for, trainable, step)
+            self._warm = (spec.made_for, trainable, step)
         return trainable, step
 
 

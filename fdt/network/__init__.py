@@ -199,7 +199,7 @@ class Pace:
         self._speed, self._slowdowns, self._step_s = node.group.speed, node.group.slowdowns, step_s
         self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0, *[fit] * (fit > 0)]))
         self._changes = np.random.Generator(np.random.PCG64([*seed, node.index, 1]))
-        self._slow = True  # so that the first change makes it fast
+        self._slow = bool(self._changes.random() >= self._slow_share())  # the first change turns it round
         self._until_s = 0.0
 
     def seconds(self, now_s: float, steps: float = 1.0, draws: float = 1.0) -> float:
@@ -230,6 +230,11 @@ class Pace:
                 return at_s + work_s * factor - now_s
             work_s -= (self._until_s - at_s) / factor
             at_s = self._until_s
+
+    def _slow_share(self) -> float:
+        """Return the part of the time in which the node is slow: how likely it is slow at the start."""
+        slowdowns = self._slowdowns
+        return 0.0 if slowdowns is None else slowdowns.last_s / (slowdowns.every_s + slowdowns.last_s)
 
     def _catch_up(self, now_s: float) -> None:
         """Draw changes until the next one is after `now_s`."""

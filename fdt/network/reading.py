@@ -96,7 +96,7 @@ class ConfigEntry:
 
     def _shown(self) -> str:
         if isinstance(self.node, yaml.ScalarNode):
-            return self.node.value or "nothing"
+            return " ".join(self.node.value.split()) or "nothing"
         return "a list" if isinstance(self.node, yaml.SequenceNode) else "a mapping"
 
 

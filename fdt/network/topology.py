@@ -120,7 +120,7 @@ class Topology:
             seen.add(at)
             for near, channel in self._out[at].items():
                 if near == b or len(self._out[near]) > 1:  # a route does not pass through the end of a single link
-                    farther_s = latency_s + self.channels[channel].latency_s
+                    farther_s = round(latency_s + self.channels[channel].latency_s, 12)  # a tie is one, however summed
                     heapq.heappush(front, (farther_s, links + 1, next(order), near, (*channels, channel)))
 
     def _search(self, a: int, b: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +28,7 @@ ELSE = "use nfdt simulate --compare, or a short run of each algorithm"
 EXAMPLES = """\b
 Examples:
   nfdt advise --cluster cluster.yaml train.py              nodes and links as described (docs/cluster.md)
-  nfdt advise --cluster cluster.yaml train.py --json       the same as one JSON object
+  nfdt advise --json --cluster cluster.yaml train.py       the same as one JSON object
 """
 
 
@@ -42,16 +43,16 @@ def advise_command(script: str, script_args: list[str], *, cluster: Path, seed: 
     algorithm needs is from the tournament's results, and how long they take from a simulation of the cluster.
     """
     described = _cluster(cluster)
-    workers = len(described.workers)
+    workers, typed = len(described.workers), shlex.join([script, *script_args])
     if not as_json:
         probe, found = _answer(script, script_args, seed, described)
-        click.echo("\n".join(lines(found, probe, script, workers)))
+        click.echo("\n".join(lines(found, probe, typed, workers)))
         return 0
     head = {"command": "nfdt advise", "script": script, "cluster": str(cluster), "workers": workers}
     with stdout_diverted():
         try:
             probe, found = _answer(script, script_args, seed, described)
-            values, code = as_values(found, probe, script, workers), 0
+            values, code = as_values(found, probe, typed, workers), 0
         except UserError as error:
             if error.exit_code == EXIT_USAGE:
                 raise
@@ -165,13 +166,13 @@ def lines(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> 
     """Return the answer for a terminal."""
     from fdt.report import milliseconds, nbytes
 
-    first, fixed = found.candidates[0], f"{probe.fixed:.0%} of it whatever its rows"
-    between = f"{first.least:.2f} to {first.most:.2f}"
+    fixed, times = f"{probe.fixed:.0%} of it whatever its rows", found.expected_time
+    between = f"{times['least']:.2f} to {times['most']:.2f}"
     drawn = [text.rstrip() for text in _table(found)]
     return [
         f"measured:  a batch takes {milliseconds(probe.step_s)} here, {fixed}; gradients have {nbytes(probe.nbytes)}",
         f"advice:    {_advice(found, script, workers)}",
-        f"expected:  {first.time:.2f} of one machine's time to the same accuracy ({between})",
+        f"expected:  {times['expected']:.2f} of one machine's time to the same accuracy ({between})",
         f"sure:      {'; '.join([found.sure, *found.reasons])}",
         *(f"{'' if i else 'order:':<10} {text}" for i, text in enumerate(drawn)),
         "           time, least, most: over one machine's; batches: to the same accuracy, over one machine's",
@@ -182,7 +183,7 @@ def lines(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> 
 def _advice(found: "Ranking", script: str, workers: int) -> str:
     """Return the command: the script alone where no algorithm is expected to be faster."""
     first = found.candidates[0]
-    return first.command(script, workers) if first.time < 1 else f"python {script}"
+    return first.command(script, workers) if found.faster else f"python {script}"
 
 
 def _table(found: "Ranking") -> Iterator[str]:
@@ -200,10 +201,9 @@ def _table(found: "Ranking") -> Iterator[str]:
 
 def as_values(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> dict[str, Any]:
     """Return the answer for JSON."""
-    first = found.candidates[0]
     return {
         "advice": _advice(found, script, workers),
-        "expected_time": {"expected": first.time, "least": first.least, "most": first.most},
+        "expected_time": found.expected_time,
         "sure": found.sure,
         "doubts": found.reasons,
         "candidates": [{**asdict(c), "command": c.command(script, workers)} for c in found.candidates],

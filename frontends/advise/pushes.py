@@ -114,6 +114,7 @@ class PushRun:
             yield self._transfers.send(up, self._nbytes)
             pushes += 1
             self._push(k, pushes, self.gradient(k, reply.epoch, reply.batches, reply.sent, taken))
+        yield self._env.timeout(down.latency_s)
 
     def _push(self, k: int, number: int, gradient: Any) -> None:
         self._done += len(gradient.batches)

@@ -14,6 +14,8 @@ from frontends.advise.table import OUTSIDE, Batches, Place, Table
 PER_WORKER = " --batch per-worker"
 EXACT = (("hfdt", "allreduce"), ("hfdt", "coded(placement='cyclic')"))  # one machine's numbers at any number of ranks
 SIMULATED = 200  # batches, after which the time of a batch is known
+EXACT_SIMULATED = 40  # of EXACT, whose batches are all alike; each of coded is some thousand packets
+SEEDS = 4  # of a cluster with slow periods, few of which fall in so many batches
 CLOSE = 1.1  # algorithms whose expected times differ by less are alike
 
 
@@ -59,11 +61,11 @@ class Candidate:
     most: float
 
     def command(self, script: str, workers: int) -> str:
-        """Return the command that trains so."""
+        """Return the command that trains so. `script`: with its arguments, as for a shell."""
         name = self.algorithm.removesuffix(PER_WORKER)
         quoted = f'"{name}"' if "(" in name else name
         batch = PER_WORKER if self.algorithm.endswith(PER_WORKER) else ""
-        return f"{self.engine} run --algorithm {quoted}{batch} {script} -np {workers}"
+        return f"{self.engine} run --algorithm {quoted}{batch} -np {workers} {script}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,18 @@ class Ranking:
     left_out: dict[str, str]
     sure: str
     reasons: list[str]
+
+    @property
+    def faster(self) -> bool:
+        """Whether an algorithm is expected to be faster than one machine."""
+        return self.candidates[0].time < 1
+
+    @property
+    def expected_time(self) -> dict[str, float]:
+        """The time of what is advised over one machine's: 1 where that is one machine."""
+        first = self.candidates[0]
+        times = (first.time, first.least, first.most) if self.faster else (1.0, 1.0, 1.0)
+        return dict(zip(("expected", "least", "most"), times, strict=True))
 
 
 def rank(table: Table, cluster: Cluster, probe: ScriptProbe, refused: Mapping[str, str] | None = None) -> Ranking:
@@ -124,15 +138,20 @@ def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe) -
     """Return the simulated seconds of a batch of the script."""
     timing: Any = importlib.import_module("hfdt.cost.on_cluster")
     name, per_worker = algorithm.removesuffix(PER_WORKER), algorithm.endswith(PER_WORKER)
-    batches = probe.batches or SIMULATED
+    seeds = SEEDS if any(node.group.slowdowns for node in cluster.workers) else 1
+    needed = EXACT_SIMULATED if (engine, algorithm) in EXACT else SIMULATED
+    batches = probe.batches or needed
     if engine == "nfdt" or not timing.round_is_epoch(name):
-        batches = min(batches, SIMULATED)
-    epochs = math.ceil(SIMULATED / batches)
-    if engine == "nfdt":
-        return PushRun(cluster, algorithm, batches, probe.nbytes, 0).seconds(epochs) / (batches * epochs)
-    load = timing.Load(batches, epochs, probe.nbytes, probe.slot_nbytes, per_worker, 0, probe.fixed)
-    moments = timing.exchanges(cluster, name, load)
-    return float(moments[-1].seconds) / (batches * epochs)
+        batches = min(batches, needed)
+    epochs = math.ceil(needed / batches)
+
+    def seconds(seed: int) -> float:
+        if engine == "nfdt":
+            return PushRun(cluster, algorithm, batches, probe.nbytes, seed).seconds(epochs)
+        load = timing.Load(batches, epochs, probe.nbytes, probe.slot_nbytes, per_worker, seed, probe.fixed)
+        return float(timing.exchanges(cluster, name, load)[-1].seconds)
+
+    return sum(seconds(seed) for seed in range(seeds)) / (seeds * batches * epochs)
 
 
 def sureness(table: Table, place: Place, found: list[Candidate]) -> tuple[str, list[str]]:

@@ -18,7 +18,7 @@ from fdt.network import Cluster
 FILE = Path(__file__).with_name("table.json")
 NEAR = 3  # clusters of the table whose rows count
 OUTSIDE = 1.0  # a cluster that is farther from all of the table is outside of it: twice or half as many workers
-REACHED = 0.5  # an algorithm counts as one that arrives where this part of the nearest rows, and of the near ones, did
+REACHED = 0.5  # an algorithm arrives where it did in more than this part of the nearest rows, and of the near ones
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Place:
     Attributes:
         workers: Of the number of workers.
         unequal: Of the fastest speed over the slowest.
-        fluctuating: Of the mean factor by which slow periods lengthen a step.
+        fluctuating: Of the factor by which slow periods lengthen many steps in a row.
     """
 
     workers: float
@@ -41,7 +41,7 @@ class Place:
         groups = [node.group for node in cluster.workers]
         speeds = [group.speed.mean for group in groups]
         slow = [s for group in groups if (s := group.slowdowns) is not None]
-        factors = [1 + (s.factor - 1) * s.last_s / (s.every_s + s.last_s) for s in slow]
+        factors = [(s.every_s + s.last_s) / (s.every_s + s.last_s / s.factor) for s in slow]
         return cls(math.log2(len(groups)), math.log2(max(speeds) / min(speeds)), math.log2(max(factors, default=1.0)))
 
     def distance(self, other: "Place") -> float:
@@ -112,19 +112,45 @@ class Table:
     def batches(self, engine: str, algorithm: str, place: Place) -> Batches | None:
         """Return the batches of an algorithm at a place.
 
+        The number grows with the workers. Rows of fewer workers than the place has are moved along that growth; rows
+        of more are taken as they are, so that none is expected to do better than was seen.
+
         None: it did not arrive in most rows of the nearest clusters, or of the near ones. Advice that does not train
         costs more than advice that is a little slower.
         """
         rows = [row for row in self.rows if (row.engine, row.algorithm) == (engine, algorithm)]
         near = sorted({row.place.distance(place) for row in rows})[:NEAR]
         rows = [row for row in rows if near and row.place.distance(place) <= near[-1]]
-        weights = np.array([1 / (0.1 + row.place.distance(place)) ** 2 for row in rows])
+        weights = np.array([_weight(row.place.distance(place)) for row in rows])
         arrived = np.array([row.batches is not None for row in rows], bool)
         nearest = weights == weights.max(initial=0.0)
-        if not rows or arrived[nearest].mean() < REACHED or weights[arrived].sum() < REACHED * weights.sum():
+        if not rows or arrived[nearest].mean() <= REACHED or weights[arrived].sum() <= REACHED * weights.sum():
             return None
-        known = [row for row in rows if row.batches is not None]
-        logs = np.log([row.batches for row in known if row.batches is not None])
-        expected = math.exp(float(np.average(logs, weights=weights[arrived])))
-        least, most = min(row.least or expected for row in known), max(row.most or expected for row in known)
-        return Batches(expected, min(least, expected), max(most, expected))
+        known, power = [row for row in rows if row.batches is not None], self._growth(engine, algorithm, place)
+        grown = np.array([2 ** (power * max(0.0, place.workers - row.place.workers)) for row in known])
+        expected, least, most = (
+            grown * [getattr(row, name) or row.batches for row in known] for name in ("batches", "least", "most")
+        )
+        mean = math.exp(float(np.average(np.log(expected), weights=weights[arrived])))
+        return Batches(mean, min(mean, least.min()), max(mean, most.max()))
+
+    def _growth(self, engine: str, algorithm: str, place: Place) -> float:
+        """Return p where an algorithm's batches grow as the p-th power of the workers: least squares, tasks apart."""
+        together = spread = 0.0
+        for task in self.tasks:
+            key = (engine, algorithm, task)
+            of_task = [row for row in self.rows if (row.engine, row.algorithm, row.task) == key and row.batches]
+            if not of_task:
+                continue
+            weights = [_weight(row.place.distance(place)) for row in of_task]
+            workers = np.array([row.place.workers for row in of_task])
+            workers -= np.average(workers, weights=weights)
+            logs = np.log2([row.batches or 1.0 for row in of_task])
+            together += float(np.dot(weights, workers * logs))
+            spread += float(np.dot(weights, workers**2))
+        return max(0.0, together / spread) if spread > 1e-9 else 0.0
+
+
+def _weight(distance: float) -> float:
+    """Return how much a row counts."""
+    return 1 / (0.1 + distance) ** 2

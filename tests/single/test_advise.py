@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from fdt.network.reading import parse_cluster
 from frontends.advise import NoAnswer
-from frontends.advise.command import fixed_part
+from frontends.advise.command import as_values, fixed_part
 from frontends.advise.ranking import ScriptProbe, batch_s, rank
 from frontends.advise.table import FILE, Place, Row, Table
 from hfdt.cost.on_cluster import Load, exchanges
@@ -104,7 +104,7 @@ def test_the_order_follows_batches_and_seconds():
     assert [c.algorithm for c in found.candidates] == ["allreduce", "coded(placement='cyclic')", "ssgd", "asgd"]
     assert [c.time for c in found.candidates][::3] == pytest.approx([1 / 4, 8 / 4])
     assert found.left_out == {"nfdt ssp": "did not reach the accuracy on the nearest clusters of the table"}
-    assert found.candidates[2].command("t.py", 4) == "nfdt run --algorithm ssgd t.py -np 4"
+    assert found.candidates[2].command("t.py", 4) == "nfdt run --algorithm ssgd -np 4 t.py"
 
 
 def test_a_refused_algorithm_is_left_out():
@@ -118,7 +118,21 @@ def test_near_clusters_count_more():
     table = Table([row("nfdt", "asgd", 2.0), row("nfdt", "asgd", 8.0, sixteen, "sixteen")])
     five, twelve = (table.batches("nfdt", "asgd", Place(np.log2(n), 0, 0)) for n in (5, 12))
     assert 2 < five.expected < 3 < 6 < twelve.expected < 8
-    assert (five.least, five.most) == (2.0, 8.0)
+    assert (five.least, five.most) == pytest.approx((2.5, 8.0))  # four times as many batches for four times the workers
+
+
+def test_batches_grow_with_the_workers_beyond_the_table_and_never_shrink_below_it():
+    """Four times as many workers needed four times as many batches; the other task started higher, and so it stays."""
+    table = Table(
+        [
+            row("nfdt", "asgd", times * batches, f"nodes: [{{count: {count}}}]", str(count), task)
+            for task, times in (("cnn", 1.0), ("text", 4.0))
+            for count, batches in ((4, 2.0), (16, 8.0))
+        ]
+    )
+    more, fewer = (table.batches("nfdt", "asgd", Place(np.log2(n), 0, 0)) for n in (32, 2))
+    assert more.expected == pytest.approx(32) and (more.least, more.most) == pytest.approx((16, 64))
+    assert fewer.expected > 4 and fewer.least == 2
 
 
 def test_an_algorithm_that_did_not_arrive_on_the_nearest_cluster_is_left_out():
@@ -137,6 +151,25 @@ def test_an_algorithm_that_did_not_arrive_on_the_nearest_cluster_is_left_out():
 def test_a_cluster_outside_of_the_table_gets_no_answer():
     with pytest.raises(NoAnswer, match="no answer: the cluster is outside of the table; the nearest one is four"):
         rank(Table([row("nfdt", "asgd", 2.0)]), cluster("nodes: [{count: 9}]"), PROBE)
+
+
+def test_slow_periods_are_as_long_as_they_lengthen_a_training():
+    """A period that is 100 times slower holds few steps: a training takes 1.165 times as long, as Pace measures."""
+    described = cluster("nodes: [{count: 8, slowdowns: {every: 60 s, last: 10 s, factor: 100}}]")
+    assert 2 ** Place.of(described).fluctuating == pytest.approx(70 / 60.1)
+
+
+def test_one_machine_is_advised_with_its_own_time_and_the_scripts_arguments():
+    links = "link: {bandwidth: 1 kB/s}\nnodes: [{count: 4}]"
+    found = rank(Table([row("nfdt", "ssgd", 4.0)]), cluster(links), PROBE)
+    assert found.candidates[0].time > 1
+    said = as_values(found, PROBE, "'my train.py' --epochs 3", 4)
+    assert said["advice"] == "python 'my train.py' --epochs 3" and said["expected_time"]["expected"] == 1
+    faster = rank(Table([row("nfdt", "ssgd", 4.0)]), cluster(FOUR), PROBE)
+    assert (
+        as_values(faster, PROBE, "t.py --epochs 3", 4)["advice"]
+        == "hfdt run --algorithm allreduce -np 4 t.py --epochs 3"
+    )
 
 
 def test_an_algorithm_that_the_table_lacks_makes_it_less_sure():
@@ -211,10 +244,10 @@ def test_advice_for_a_script(tmp_path):
 
     (tmp_path / "cluster.yaml").write_text("nodes: [{count: 8}]")
     (tmp_path / "train.py").write_text(FIT)
-    argv = [sys.executable, "-m", "nfdt", "advise", "--json", "--cluster", "cluster.yaml", "train.py"]
+    argv = [sys.executable, "-m", "nfdt", "advise", "--json", "--cluster", "cluster.yaml", "train.py", "--of-its-own"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["advice"] in [c["command"] for c in found["candidates"]] + ["python train.py"]
+    assert found["advice"] in [c["command"] for c in found["candidates"]] + ["python train.py --of-its-own"]
     assert found["sure"] in ("high", "medium", "low") and 0 < found["probe"]["step_s"] < 60
     assert "nfdt dana_dc" not in [f"{c['engine']} {c['algorithm']}" for c in found["candidates"]]  # it needs SGD

@@ -146,6 +146,14 @@ def test_rings_go_the_shorter_way():
     assert len(topology.route(0, 3).channels) == 3
 
 
+def test_a_tie_of_latencies_goes_to_the_fewest_links_however_they_are_added():
+    """0.1 + 0.3 ms is less than 0.4 ms in binary numbers, and the way round was a thousand times slower."""
+    links = "[[a, s, {bandwidth: 10 Mbit/s, latency: 0.1 ms}], [s, b, {latency: 0.3 ms}], [a, b, {latency: 0.4 ms}]]"
+    nodes = "[{name: a, count: 1}, {name: b, count: 1}]"
+    made = topology_of(parse_cluster(f"nodes: {nodes}\nswitches: [s]\nlinks: {links}"))
+    assert len(made.route(0, 1).channels) == 1
+
+
 def test_listed_links_take_the_route_of_least_latency():
     cluster = parse_cluster(EXAMPLES[-1])
     topology = topology_of(cluster)
@@ -313,6 +321,13 @@ def test_slowdowns_come_and_go():
     slow_share = 3.0 / 12.0  # of the time
     expected = 20_000 * 0.1 / (1 - slow_share + slow_share / 4)
     assert now == pytest.approx(expected, rel=0.1)
+
+
+def test_nodes_begin_slow_as_often_as_they_are_slow():
+    """A training shorter than a slow period meets as many of them as a long one."""
+    cluster = Cluster((NodeGroup("n", 2_000, Speed(1.0, None), Slowdowns(9.0, 3.0, 4.0)),))
+    first = [Pace(node, 0.001, (0,)).seconds(0.0) for node in cluster.nodes]
+    assert sum(each > 0.002 for each in first) / 2_000 == pytest.approx(3 / 12, abs=0.03)
 
 
 def test_a_medium_is_crossed_by_all_and_once_by_a_multicast():

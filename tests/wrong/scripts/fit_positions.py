@@ -22,6 +22,10 @@ POSITIONS = {
 }
 
 
+TOGETHER = ("range", "length", "unstacked", "function"), ("twice", "tiled", "counted", "broadcast")
+ALONE = ("zeros",), ("segments",), ("rows",)
+
+
 class Positions(keras.layers.Layer):
     def __init__(self, kind):
         super().__init__()
@@ -31,12 +35,14 @@ class Positions(keras.layers.Layer):
         return self.table(POSITIONS[self.kind](x)) + 0.01 * tf.cast(x[..., None], tf.float64)
 
 
-for kind in POSITIONS:
+for kinds in (*TOGETHER, *ALONE):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((None,), dtype="int32")
-    model = keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(Positions(kind)(inputs)))
+    found = [Positions(kind)(inputs) for kind in kinds]
+    joined = keras.layers.Concatenate()(found) if len(found) > 1 else found[0]
+    model = keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(joined))
     model.compile(optimizer=keras.optimizers.Adam(0.01), loss="sparse_categorical_crossentropy")
     for rows in (32, 31, 27):  # batches of a static size; of two sizes on one rank; of two on all
         history = model.fit(tokens[:rows], labels[:rows], batch_size=8, epochs=1, shuffle=False, verbose=0)
-        print(kind, rows, [f"{loss:.12g}" for loss in history.history["loss"]])
+        print(*kinds, rows, [f"{loss:.12g}" for loss in history.history["loss"]])
     print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

@@ -113,13 +113,21 @@ def own_updates(script: CaptureDetection) -> str:
     others = [each for each in calls if not _is_of_keras(each[3])]
     methods = {function for _, _, function, _ in of_keras}
     by_fit = _led_to({name for name in methods if name in STEP or name.startswith(("on_", "__"))}, of_keras)
-    named = {last_name(node) for _, call, *_ in others for node in (call.func, *call.args)}  # tf.function(net.learn)
+    named = {name for _, tree in script.modules for name in _attributes(tree, script.classes)}
     led_to = [_led_to({name}, of_keras) - by_fit for name in sorted(methods & named)]
     for part in (others, *([each for each in of_keras if each[2] in names] for names in led_to)):
         moved = next((f"{path}:{call.lineno}" for path, call, *_ in part if last_name(call.func) in _ASSIGNS), "")
         if moved and any(last_name(call.func) == "GradientTape" for _, call, *_ in part):
             return moved
     return ""
+
+
+def _attributes(node: ast.AST, classes: Mapping[str, list[ast.ClassDef]]) -> Iterator[str]:
+    """Yield the names of the attributes that code outside of Keras's classes reads, called (`net.learn()`) or not."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef) or not _is_of_keras(_bases(child, classes)):
+            yield from [child.attr] if isinstance(child, ast.Attribute) else ()
+            yield from _attributes(child, classes)
 
 
 def _is_of_keras(bases: Sequence[str]) -> bool:

@@ -156,6 +156,7 @@ def test_weights_that_a_method_moves_count_where_fit_does_not_call_it(script):
     with pytest.raises(UserError, match=r"script.py:9 assigns to weights"):
         with_own_updates(detect_capture(script(LEARN + "for x in data: net.learn(x)")), divides=False)
     assert capture(LEARN + "step = tf.function(net.learn)\nfor x in data: step(x)") == "replica"
+    assert capture(LEARN + "learn = net.learn\nfor x in data: learn(x)") == "replica"
     assert capture(LEARN + FIT) == "extract"
     assert capture(LEARN.replace("pass", "self.learn(data)") + FIT + "\nnet.move(0.0)\nsettings.learn(1)") == "extract"
     shown = LEARN.replace("self.move(tape", "return (tape")

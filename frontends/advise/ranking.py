@@ -130,7 +130,7 @@ def check_inside(table: Table, place: Place) -> None:
         raise NoAnswer(
             f"the cluster is outside of the table; the nearest one is {table.nearest(place)}. Received: "
             f"{2**place.workers:.0f} workers, the fastest {2**place.unequal:.2g} times as fast as the slowest, slow "
-            f"periods that lengthen a step {2**place.fluctuating:.2g} times; use nfdt simulate --compare"
+            f"periods that lengthen a training {2**place.fluctuating:.2g} times; use nfdt simulate --compare"
         )
 
 

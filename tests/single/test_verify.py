@@ -1,5 +1,6 @@
 """Verdicts of `verify` on recorded runs, computed by hand; and the records of scripts that run in this process."""
 
+import importlib
 import io
 import math
 import os
@@ -77,13 +78,31 @@ def test_a_state_that_no_gradient_trains_is_compared_too():
 def test_a_script_that_magnifies_rounding_beyond_its_updates_proves_nothing():
     found = verdict(run([0.1] * 3), run([0.1] * 3), run([0.12] * 3))
     assert (found.outcome, found.exit_code) == (UNPROVEN, 1)
-    assert "two runs of the script alone differ" in found.text and "train.py:7" in found.text
+    assert "two runs of the script alone differ" in found.text
+    assert found.text.startswith("step 1 at train.py:7 would hide an error of 320 % of its update")
 
 
-def test_steps_that_chaos_has_reached_count_no_more_but_sharp_ones_before_do():
-    found = verdict(run([0.1, 0.1, 0.13]), run([0.1] * 3), run([0.1 + NOISE, 0.1, 0.12]))
-    assert found.outcome == EQUAL
+def test_a_step_that_proves_nothing_is_named_and_how_many_before_it_are_proven():
+    found = verdict(run([0.1, 0.1, 0.2]), run([0.1] * 3), run([0.1 + NOISE, 0.1, 0.12]))
+    assert (found.outcome, found.exit_code) == (UNPROVEN, 1)
+    assert found.text.startswith("step 3 at train.py:7 would hide an error of 320 % of its update")
+    assert found.text.endswith("The steps before it are equal: compare 2 only")
     assert verdict(run([0.1, 0.101, 0.1]), run([0.1] * 3), run([0.1 + NOISE, 0.1, 0.12])).outcome == DIFFERS
+
+
+def test_the_error_that_would_have_been_found_is_that_of_every_step():
+    found = verdict(run([0.1, 0.01, 0.1]), run([0.1, 0.01, 0.1]), run([0.1 + NOISE, 0.01, 0.1]))
+    assert found.text == "3 steps are equal to float rounding; an update wrong by 0.00016 % would have been found"
+
+
+def test_a_step_that_makes_its_variables_has_no_update_and_the_others_prove():
+    def made(run):
+        first = {name: replace(v, update=v.now * math.nan) for name, v in run.steps[0].variables.items()}
+        return RecordedRun([replace(run.steps[0], variables=first), *run.steps[1:]])
+
+    assert verdict(*(made(run([0.1] * 3)) for _ in range(3))).outcome == EQUAL
+    found = verdict(made(run([0.1] * 3)), made(run([0.1] * 3)), made(run([0.1, 0.12, 0.1])))
+    assert found.text.startswith("step 2") and found.text.endswith("near 0?")  # step 1 proves no update
 
 
 def test_as_many_steps_must_be_taken_as_alone():
@@ -134,6 +153,37 @@ def test_times_rates_and_names_are_no_numbers():
     (line,) = lines_of(text)
     assert line.numbers[:2] == (Number(10.0, 0.0), Number(-1.5e-3, pytest.approx(1e-4)))
     assert math.isnan(line.numbers[2].value) and len(line.numbers) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("took 12 s", []),
+        ("took 1.2 seconds.", []),
+        ("3min", []),
+        ("in 5 min, loss 0.5", [0.5]),
+        ("1 h 5 min 3.5 s", []),
+        ("2h 5min", []),
+        ("0.5 ms/step - loss: 0.25", [0.25]),
+        ("8/8 - 1s - 3ms/step - loss: 0.25", [8, 8, 0.25]),
+        ("8/8 1s 3ms/step", [8, 8]),
+        ("epoch 3 (0.4 s): 0.25", [3, 0.25]),
+        ("3.1 s | 0.25", [0.25]),
+        ("1,234 samples/s", []),
+        ("35it/s 0.25", [0.25]),
+        ("mean 0.5123 min 0.2 max 0.9", [0.5123, 0.2, 0.9]),
+        ("mean: 0.5 min: -0.2 max: 0.9", [0.5, -0.2, 0.9]),
+        ("loss 0.5321 s=3", [0.5321, 3]),
+        ("loss 0.5321 s = 3", [0.5321, 3]),
+        ("dice 0.75 ms-ssim 0.93", [0.75, 0.93]),
+        ("loss 0.25 h 3", [0.25, 3]),
+        ("loss 0.25 min .5", [0.25, 0.5]),
+        ("loss 0.25 samples/s 99", [0.25, 99]),
+        ("loss 0.25 seconds 3 s", [0.25]),
+    ],
+)
+def test_a_number_is_a_time_unless_the_word_after_it_names_the_next_number(text, numbers):
+    assert [number.value for line in lines_of(text.encode()) for number in line.numbers] == numbers
 
 
 def test_of_a_progress_bar_the_last_state_counts():
@@ -262,3 +312,41 @@ def test_moving_averages_are_recorded_and_metrics_and_slots_are_not(tmp_path, mo
     (step,) = record(tmp_path, monkeypatch, FIT, ALONE, steps=1).steps
     names = [values.name.rpartition("/")[2] for values in step.variables.values()]
     assert sorted(names) == ["beta", "bias", "bias", "gamma", "kernel", "kernel", "moving_mean", "moving_variance"]
+
+
+COARSE = """
+import KERAS, numpy as np, tensorflow as tf
+x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+POLICY
+first, last = KERAS.layers.Dense(4, dtype=DTYPE), KERAS.layers.Dense(1, dtype="float32")
+model = KERAS.Sequential([KERAS.Input((3,)), first, last])
+TRAIN
+"""
+BY_FIT = 'model.compile("sgd", "mse")\nmodel.fit(x, x[:, :1], batch_size=8, verbose=0)'
+BY_LOOP = """
+with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(model(x) ** 2)
+for v, g in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+    v.assign_sub(0.1 * g)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keras", "policy", "dtype", "train", "unit"),
+    [
+        ("keras", "", '"mixed_bfloat16"', BY_FIT, 2.0**-7),
+        ("keras", "", '"mixed_float16"', BY_LOOP, 2.0**-10),
+        ("tf_keras", 'KERAS.mixed_precision.set_global_policy("mixed_bfloat16")', "None", BY_FIT, 2.0**-7),
+        ("tf_keras", "", 'KERAS.mixed_precision.Policy("mixed_bfloat16")', BY_LOOP, 2.0**-7),
+        ("keras", "", "None", BY_FIT, 2.0**-23),
+    ],
+)
+def test_a_layer_that_computes_coarsely_makes_all_variables_coarse(
+    tmp_path, monkeypatch, keras, policy, dtype, train, unit
+):
+    source = COARSE.replace("TRAIN", train).replace("POLICY", policy).replace("DTYPE", dtype).replace("KERAS", keras)
+    try:
+        first, *_ = record(tmp_path, monkeypatch, source, ALONE, steps=2).steps
+    finally:
+        importlib.import_module(keras).mixed_precision.set_global_policy("float32")
+    assert len(first.variables) == 4 and {values.unit for values in first.variables.values()} == {unit}

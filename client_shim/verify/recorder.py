@@ -92,7 +92,7 @@ class Recorder:
         self._write({"note": text})
 
     def _moved(self, each: TrackedVariable, now: np.ndarray) -> bool:
-        return self._taped if each.last is None else not _same(each.last, now)
+        return self._taped and self._open is not None if each.last is None else not _same(each.last, now)
 
     # -- values and files ---------------------------------------------------------------------------------------------
     def _hold(self) -> None:

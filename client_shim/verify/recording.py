@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client_shim.verify.plan import RecordingPlan
+from fdt.errors import UserError
 from fdt.patches import at_imports, patched
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
         if not agrees:
             stack.enter_context(_seeded(plan.seed))
         stack.enter_context(_watched(plan, writes=rank == 0))
-        yield
+        try:
+            yield
+        except UserError:  # the run may start again in this process (NeedsReplica)
+            os.environ.update(plan.environment())
+            raise
 
 
 @contextlib.contextmanager

@@ -120,7 +120,8 @@ def _read(variable: Any) -> np.ndarray | None:
     if not tf.executing_eagerly():
         return None
     try:
-        return sketch(variable.numpy())
+        values = variable.numpy()
+        return sketch(values) if variable.shape.is_compatible_with(values.shape) else None  # made in a trace
     except (NotImplementedError, tf.errors.FailedPreconditionError):
         return None
 

@@ -4,6 +4,7 @@ Bytes are counted exactly. The time of a step is measured on one real batch, and
 The speeds of links are assumptions, and the output names them as such.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ Sizes = Callable[[Sequence[tuple[tuple[int, ...], str]]], Mapping[str, Sequence[
 # of the `fit`, its numbers, and bytes by compressor
 ReportCost = Callable[[CapturedFit, JobSummary, Mapping[str, Sequence[int]]], "CostReport"]
 Examine = Callable[[CapturedFit], Inspection]
-TIMED_STEPS = 3
+RUNS, RUN_S, MOST_S = 20, 0.03, 5.0  # measured runs, how long one should last (short ones meet no other load), and all
 
 
 class _Seen(BaseException):
@@ -163,17 +164,39 @@ def first_batch(fit: CapturedFit) -> Any:
 
 
 def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
-    """Return seconds of the model's own compiled training step on `batch`; the variables are restored afterwards.
+    """Return seconds of the model's own compiled training step on `batch`; the variables are restored afterwards."""
+    step = compiled_step(model)
+    with trainable.restored():
+        return fastest(functools.partial(step, batch))
 
-    The first step is not measured, because it traces.
-    """
+
+def compiled_step(model: Any) -> Any:
+    """Return the model's training step as a function that is compiled as in `fit`."""
     import tensorflow as tf
 
-    step = tf.function(model.train_step, reduce_retracing=True)
-    with trainable.restored():
-        step(batch)
-        started = time.perf_counter()
-        for _ in range(TIMED_STEPS):
-            logs = step(batch)
-        tf.nest.map_structure(lambda value: value.numpy(), logs)
-        return (time.perf_counter() - started) / TIMED_STEPS
+    return tf.function(model.train_step, jit_compile=bool(model.jit_compile))
+
+
+def fastest(call: Callable[[], Any]) -> float:
+    """Return the seconds of a call, in the fastest of some runs; the first call is not measured, because it traces."""
+    _wait(call())
+    begin = time.perf_counter()
+    _wait(call())
+    count = max(1, round(RUN_S / max(1e-6, time.perf_counter() - begin)))
+    times: list[float] = []
+    while len(times) < RUNS and sum(times) * count < MOST_S:
+        begin = time.perf_counter()
+        for _ in range(count):
+            result = call()
+        _wait(result)
+        times.append((time.perf_counter() - begin) / count)
+    return min(times)
+
+
+def _wait(result: Any) -> None:
+    """Wait for a device to compute `result`."""
+    import tensorflow as tf
+
+    for leaf in tf.nest.flatten(result, expand_composites=True):
+        with contextlib.suppress(AttributeError):  # no tensor
+            leaf.numpy()

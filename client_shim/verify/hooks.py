@@ -1,6 +1,7 @@
 """The patches of a recorded run: they report events of TensorFlow and Keras to the recorder."""
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ def of_keras(recorder: Recorder, flavor: str) -> list[Patch]:
     owner = private.Trainer
     return [
         Patch(owner, "fit", functools.partial(_fit, recorder)),
+        Patch(importlib.import_module(flavor).mixed_precision.Policy, "__init__", functools.partial(_policy, recorder)),
         Patch(owner, "train_on_batch", functools.partial(_stepped, recorder, _of_batch)),
         *(Patch(owner, name, functools.partial(_evaluated, recorder)) for name in ("evaluate", "predict")),
         *(Patch(kind, private.APPLY, functools.partial(_stepped, recorder, None)) for kind in private.OPTIMIZERS),
@@ -112,6 +114,11 @@ def _of_batch(model: Any, result: Any) -> dict[str, float]:
         return _numbers(result)
     values = result if isinstance(result, (list, tuple)) else [result]
     return _numbers(dict(zip(["loss", *model.metrics_names[1:]], values, strict=False)))
+
+
+def _policy(recorder: Recorder, original: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
+    original(policy, *args, **kwargs)
+    recorder.variables.policy_made(policy.compute_dtype)
 
 
 def _fit(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:

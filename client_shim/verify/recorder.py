@@ -12,7 +12,7 @@ import numpy as np
 
 from client_shim.replica.steps import where
 from client_shim.verify.plan import RECORDS, RecordingPlan, values_file
-from client_shim.verify.variables import TrackedVariable, TrackedVariables, read, unit_of
+from client_shim.verify.variables import TrackedVariable, TrackedVariables, read
 
 
 class RecordingDone(SystemExit):
@@ -92,7 +92,7 @@ class Recorder:
         self._write({"note": text})
 
     def _moved(self, each: TrackedVariable, now: np.ndarray) -> bool:
-        return self._taped if each.last is None else not _same(each.last, now)
+        return self._taped and self._open is not None if each.last is None else not _same(each.last, now)
 
     # -- values and files ---------------------------------------------------------------------------------------------
     def _hold(self) -> None:
@@ -102,15 +102,14 @@ class Recorder:
         for each, variable in self.variables.living():
             lost = self._steps == 0 and not _same(each.last, each.shaken)
             if variable.trainable and each.last is not None and (each.shaken is None or lost):
-                each.shake(variable)
+                each.shake(variable, self.variables.unit_of(variable))
 
     def _record(self, pairs: Any, values: Mapping[str, np.ndarray]) -> None:
         self._steps += 1
         facts = self._open or {"printed": _printed(), "where": where(), "logs": {}}
         known = [(each, variable) for each, variable in pairs if each.name in values]
-        listed = [
-            [e.name, unit_of(v.dtype.name), bool(v.trainable), values[e.name].size, list(v.shape)] for e, v in known
-        ]
+        unit_of = self.variables.unit_of
+        listed = [[e.name, unit_of(v), bool(v.trainable), values[e.name].size, list(v.shape)] for e, v in known]
         now = [values[each.name] for each, _ in known]
         update = [value - (np.nan if e.last is None else e.last) for (e, _), value in zip(known, now, strict=True)]
         if self._writes:

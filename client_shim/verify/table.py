@@ -25,9 +25,9 @@ NO_STEP = (
     "TensorFlow 1"
 )
 UNSTEADY = (
-    "two runs of the script alone differ: with weights changed by one unit in the last place, the update of step "
-    "{step} at {where} changes by {part} of its size. Does the script use randomness without a seed (RandomState(), "
-    "os.urandom, a date)?"
+    "step {step} at {where} would hide an error of {part} of its update: two runs of the script alone differ so much, "
+    "or its floats are so coarse. Does the script use randomness without a seed (RandomState(), os.urandom, a date), "
+    "bfloat16, or a learning rate near 0?{before}"
 )
 
 
@@ -51,11 +51,12 @@ def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compare
     """
     if not alone.steps:
         return Verdict(UNPROVEN, NO_STEP)
-    sharp = [step for step in compared.steps if step.resolution <= BLUNT]
+    sharp = [step.resolution for step in compared.steps if step.resolution <= BLUNT]
+    trained = [(k, step.resolution) for k, step in enumerate(compared.steps) if step.update.alone]
+    blunt = next((k for k, resolution in trained if not resolution <= BLUNT), None)  # it may be NaN
     first = first_beyond(compared)
     if compared.steps and not sharp:
-        step = compared.steps[0]
-        return Verdict(UNPROVEN, UNSTEADY.format(part=percent(step.resolution), step=1, where=place(step.where)))
+        return _unsteady(compared, blunt or 0, 0)
     if len(shaken.steps) != len(alone.steps):
         return Verdict(
             UNPROVEN,
@@ -67,10 +68,19 @@ def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compare
     if len(divided.steps) != len(alone.steps):
         counts = f"{len(divided.steps)} divided, {len(alone.steps)} alone"
         return Verdict(DIFFERS, f"the number of steps differs: {counts}; {wanted} were asked for")
-    seen = percent(min(step.resolution for step in sharp))
+    if blunt is not None:
+        return _unsteady(compared, blunt, blunt if trained[0][0] < blunt else 0)
+    seen = percent(max(sharp))
     return Verdict(
         EQUAL, f"{_counted(compared)} are equal to float rounding; an update wrong by {seen} would have been found"
     )
+
+
+def _unsteady(compared: Comparison, k: int, proven: int) -> Verdict:
+    step = compared.steps[k]
+    before = f" The steps before it are equal: compare {proven} only" if proven else ""
+    part = percent(step.resolution)
+    return Verdict(UNPROVEN, UNSTEADY.format(part=part, step=k + 1, where=place(step.where), before=before))
 
 
 def first_beyond(compared: Comparison) -> str | None:

@@ -65,8 +65,8 @@ class TrackedVariable:
         """Record the sketch of a read."""
         self.last = values
 
-    def shake(self, variable: Any) -> None:
-        """Move each value of `variable`, which this one tracks, by one unit in the last place, up or down.
+    def shake(self, variable: Any, unit: float) -> None:
+        """Move each value of `variable`, which this one tracks, by one `unit` of its size, up or down.
 
         Zeros stay: a product with one has no rounding either, and a ReLU has another gradient beside zero than at it.
         """
@@ -74,16 +74,17 @@ class TrackedVariable:
         if not np.any(values):
             return  # a variable of zeros is moved after its first update
         signs = np.random.Generator(np.random.PCG64(values.size)).choice([-1.0, 1.0], values.shape)
-        moved = values.astype(np.float64) * (1 + signs * unit_of(variable.dtype.name))
+        moved = values.astype(np.float64) * (1 + signs * unit)
         variable.assign(moved.astype(values.dtype))
         self.last = self.shaken = sketch(variable.numpy())
 
 
 @dataclass
 class TrackedVariables:
-    """All float variables that layers and the script make, in order."""
+    """All float variables that layers and the script make, in order; `coarsest`: the unit of Keras's dtype policies."""
 
     tracked: list[TrackedVariable] = field(default_factory=list)
+    coarsest: float = 0.0
     _names: Counter[str] = field(default_factory=Counter)
 
     def made(self, variable: Any) -> TrackedVariable | None:
@@ -99,6 +100,15 @@ class TrackedVariables:
         self.tracked.append(each)
         return each
 
+    def policy_made(self, computed: str | None) -> None:
+        """Note the compute dtype of a policy, which some layer of the model has, or all that are made later."""
+        if computed in ("float16", "bfloat16"):
+            self.coarsest = max(self.coarsest, _unit(computed))
+
+    def unit_of(self, variable: Any) -> float:
+        """Return the relative distance between neighboring floats, of the variable or of a coarser compute dtype."""
+        return max(_unit(variable.dtype.name), self.coarsest)
+
     def living(self) -> Sequence[tuple[TrackedVariable, Any]]:
         """Return the tracked variables that still exist, with the variables themselves."""
         pairs = [(each, each.of()) for each in self.tracked]
@@ -110,7 +120,8 @@ def _read(variable: Any) -> np.ndarray | None:
     if not tf.executing_eagerly():
         return None
     try:
-        return sketch(variable.numpy())
+        values = variable.numpy()
+        return sketch(values) if variable.shape.is_compatible_with(values.shape) else None  # made in a trace
     except (NotImplementedError, tf.errors.FailedPreconditionError):
         return None
 
@@ -121,12 +132,9 @@ def read(pairs: Sequence[tuple[TrackedVariable, Any]]) -> dict[str, np.ndarray]:
     return {name: values for name, values in found.items() if values is not None}
 
 
-def unit_of(dtype: str) -> float:
-    """Return the relative distance between neighboring floats, of `dtype` or of Keras's compute dtype if coarser."""
-    keras = sys.modules.get("keras")
-    computed = keras.mixed_precision.dtype_policy().compute_dtype if keras is not None else None
+def _unit(dtype: str) -> float:
     finfo: Any = ml_dtypes.finfo  # ml_dtypes also has bfloat16
-    return max(float(finfo(name).eps) for name in (dtype, computed or dtype))
+    return float(finfo(dtype).eps)
 
 
 def _frames() -> list[FrameType]:

@@ -27,6 +27,7 @@ _ROOTS = {
 LIBRARIES = tuple(f"{path}{os.sep}" for root in _ROOTS if root for path in {root, str(Path(root).resolve())})
 _NOT_SCRIPTS = (*LIBRARIES, *(f"{Path(__file__).parents[2] / package}{os.sep}" for package in PACKAGES))
 _GRAPH_ERROR = "Graph execution error:"  # TensorFlow puts this in front of the message
+_TRACE_ERROR = "in user code:"  # AutoGraph's message, while a function is traced
 _NODE = re.compile(r"^(\(\d+\) [A-Z_]+: *)?(\{\{\w+ [^}]*\}\} ?)?")  # TensorFlow's prefix of the failed node's message
 _GENERATED = ("<", os.path.join(tempfile.gettempdir(), "__autograph"))  # files that AutoGraph generates, <string>
 
@@ -56,7 +57,10 @@ def _message(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines[:1] == [_GRAPH_ERROR]:  # the cause is the line before the node's name
         lines = list(itertools.takewhile(lambda line: not line.startswith("[["), lines))[-1:]
-    return f"{type(error).__name__}: {_NODE.sub('', lines[0])}" if lines else type(error).__name__
+    name = f"{type(error).__name__}: "
+    if lines[:1] == [_TRACE_ERROR]:  # the cause is behind the frames
+        lines = [line.removeprefix(name) for line in lines if line.startswith(name)][-1:] or lines
+    return f"{name}{_NODE.sub('', lines[0])}" if lines else type(error).__name__
 
 
 def is_scripts(frame: FrameType) -> bool:

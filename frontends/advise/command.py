@@ -117,9 +117,10 @@ def _probe(
 
 def _measured(fit: Any, summary: Any, _compressed: Any) -> "CostReport":
     """Return the ScriptProbe of a captured `fit` and the refused algorithms, or the reason why there is none."""
-    from client_shim.inspect import first_batch, time_step
+    from client_shim.inspect import first_batch
     from client_shim.inspection import CostReport
     from fdt.job import FeedData
+    from fdt.service.blame import one_line
 
     if isinstance(fit.job.data, FeedData):
         return CostReport([], {"reason": "the script's process reads the data, so no step can be measured here"})
@@ -127,18 +128,27 @@ def _measured(fit: Any, summary: Any, _compressed: Any) -> "CostReport":
     if model.run_eagerly:
         return CostReport([], {"reason": "the model runs eagerly (run_eagerly), so its step cannot be traced"})
     step: Any = importlib.import_module("hfdt.cost.step")
-    batch = first_batch(fit)
     fit.run.reporters.note("measuring a step of the script")
-    whole, *parts = step.traced_steps(model, trainable, batch, summary.workers)
+    try:
+        batch = first_batch(fit)
+        whole = step.traced_step(model, trainable, batch, 1)
+    except Exception as error:  # of the script's own step
+        return CostReport([], {"reason": f"a step of the script failed: {_line(one_line(error))}"})
+    fixed, refused = 1.0, dict(_refused(model.optimizer, trainable))
+    try:
+        if whole.rows > 1:
+            part = step.traced_step(model, trainable, batch, min(summary.workers, whole.rows))
+            fixed = fixed_part(whole.rows, whole.seconds, part.rows, part.seconds)
+    except Exception as error:  # the model fixes the rows of a batch
+        why = f"a step of 1/{summary.workers} of a batch failed: {_line(one_line(error))}"
+        refused = {**dict.fromkeys(_dividing(), why), **refused}
     of = step.model_bytes(trainable)
-    probe = {
-        "step_s": time_step(model, trainable, batch),
-        "nbytes": of.gradients,
-        "slot_nbytes": of.slots,
-        "batches": summary.steps_per_epoch,
-        "fixed": fixed_part(whole.rows, whole.seconds, parts[-1].rows, parts[-1].seconds) if parts else 1.0,
-    }
-    return CostReport([], {"probe": probe, "refused": dict(_refused(model.optimizer, trainable))})
+    sizes = {"nbytes": of.gradients, "slot_nbytes": of.slots, "batches": summary.steps_per_epoch}
+    return CostReport([], {"probe": {"step_s": whole.seconds, **sizes, "fixed": fixed}, "refused": refused})
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def fixed_part(rows: int, seconds: float, few: int, few_s: float) -> float:
@@ -147,18 +157,32 @@ def fixed_part(rows: int, seconds: float, few: int, few_s: float) -> float:
     return 1.0 if share >= 1 else min(1.0, max(0.0, (few_s / seconds - share) / (1 - share)))
 
 
+def _dividing() -> list[str]:
+    """Return HFDT's algorithms whose ranks compute parts of a batch."""
+    from frontends.advise.ranking import EXACT, PER_WORKER
+    from frontends.advise.table import Table
+
+    pairs = [*EXACT, *Table.read().algorithms]
+    return [f"{engine} {name}" for engine, name in pairs if engine == "hfdt" and not name.endswith(PER_WORKER)]
+
+
 def _refused(optimizer: Any, trainable: Any) -> Iterator[tuple[str, str]]:
-    """Yield NFDT's algorithms of the table that do not work with an optimizer, and why."""
+    """Yield the algorithms of the table that do not work with an optimizer, and why."""
+    from frontends.advise.ranking import PER_WORKER
     from frontends.advise.table import Table
 
     settings: Any = importlib.import_module("nfdt.model.settings")
     options: Any = importlib.import_module("nfdt.options")
+    guard: Any = importlib.import_module("hfdt.worker.nonfinite_guard")
+    registry: Any = importlib.import_module("hfdt.algorithms")
     for engine, algorithm in Table.read().algorithms:
-        if engine == "nfdt":
-            try:
+        try:
+            if engine == "nfdt":
                 settings.algorithm_of(options.Options.read({"rule": algorithm}), optimizer, trainable.trainable)
-            except UserError as error:
-                yield f"{engine} {algorithm}", str(error)
+            else:
+                guard.check_optimizers(registry.make(algorithm.removesuffix(PER_WORKER)), trainable)
+        except UserError as error:
+            yield f"{engine} {algorithm}", str(error)
 
 
 # -- the answer ----------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class TracedStep:
         rows: Samples of the batch.
         activations: The most bytes of the forward pass that live at one time; None: unknown.
         unknown: Why `activations` is None.
-        seconds: Seconds of the step on one core of this machine.
+        seconds: Seconds of the step on this machine.
     """
 
     rows: int

@@ -4,15 +4,14 @@ Activations are the tensors of the forward pass, most of which live until the ba
 found in the traced graph, and their sizes are its static shapes. Nothing is executed for it.
 """
 
-import contextlib
 import functools
 import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from client_shim.inspect import compiled_step, fastest
 from fdt import ops
 from fdt.data.source import cut_batch
 from fdt.data.source import rows as rows_of
@@ -22,7 +21,6 @@ from fdt.keras.variables import tensor_variable, variables_of_slots
 from fdt.trainable import Trainable
 from hfdt.cost.estimate import ModelBytes, TracedStep
 
-RUNS, RUN_S = 20, 0.03  # measured runs, and how long one should last: some short ones meet no other load
 BACKWARD = "gradient_tape/"  # the name scope of a tape's operations
 ALIASES = {"Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims"}
 NOT_MADE = {"ReadVariableOp", "Placeholder", "Const", "VarHandleOp"}
@@ -63,38 +61,20 @@ def traced_steps(model: Any, trainable: Trainable, batch: Any, most: int) -> lis
         batch: A global batch.
         most: The largest n; a smaller one if the batch has fewer rows.
     """
-    rows, found = int(rows_of(batch)), []
+    rows = int(rows_of(batch))
     parts = [1] + ([min(most, rows)] if rows > 1 else [])
-    with trainable.restored(), bound_to_share(0, cores()):  # on one core
-        for n in parts:
-            mine, _ = cut_batch(batch, 0, n)
-            step = tf.function(model.train_step, jit_compile=bool(model.jit_compile))
-            activations, unknown = _activations(step.get_concrete_function(mine).graph)
-            found.append(TracedStep(rows // n, activations, unknown, fastest(functools.partial(step, mine))))
-    return found
+    with bound_to_share(0, cores()):  # on one core
+        return [traced_step(model, trainable, batch, n) for n in parts]
 
 
-def fastest(call: Callable[[], Any]) -> float:
-    """Return the seconds of a call, in the fastest of some runs; the first call is not measured, because it traces."""
-    waited(call())
-    begin = time.perf_counter()
-    waited(call())
-    count = max(1, round(RUN_S / max(1e-6, time.perf_counter() - begin)))
-    times = []
-    for _ in range(RUNS):
-        begin = time.perf_counter()
-        for _ in range(count):
-            result = call()
-        waited(result)
-        times.append((time.perf_counter() - begin) / count)
-    return min(times)
-
-
-def waited(result: Any) -> None:
-    """Wait for a device to compute `result`."""
-    for leaf in tf.nest.flatten(result, expand_composites=True):
-        with contextlib.suppress(AttributeError):  # no tensor
-            leaf.numpy()
+def traced_step(model: Any, trainable: Trainable, batch: Any, parts: int) -> TracedStep:
+    """Trace and time the step of the first 1/`parts` of a batch, on the cores of this process."""
+    mine, _ = cut_batch(batch, 0, parts)
+    step = compiled_step(model)
+    with trainable.restored():
+        activations, unknown = _activations(step.get_concrete_function(mine).graph)
+        seconds = fastest(functools.partial(step, mine))
+    return TracedStep(int(rows_of(batch)) // parts, activations, unknown, seconds)
 
 
 def _activations(graph: Any) -> tuple[int | None, str]:

@@ -128,5 +128,12 @@ def asked(trainable: Any, options: Mapping[str, str]) -> tuple[str, list[str]]:
     return on_nan, []
 
 
+def check_optimizers(rule: Any, trainable: Any) -> None:
+    """Raise UserError where an algorithm needs every gradient, and an optimizer of the model skips some."""
+    needs_all = getattr(rule, "begin", None) is not None  # of RoundAlgorithm
+    if needs_all and any(map(is_loss_scaled, trainable.flavor.optimizers(trainable.model))):
+        raise UserError("dane and admm need every gradient, and a LossScaleOptimizer skips some; use another one")
+
+
 def _nothing() -> Tensor:
     return tf.constant(0)

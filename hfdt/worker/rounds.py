@@ -12,8 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.errors import UserError
-from fdt.keras.variables import assign, is_loss_scaled, tensor_variable
+from fdt.keras.variables import assign, tensor_variable
 from fdt.ops import nbytes
 from fdt.report import quantity
 from fdt.typing import Dataset, Tensor, Variable
@@ -23,6 +22,7 @@ from hfdt.exactness import assigned_state
 from hfdt.worker import conjugate_gradients
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Apply
+from hfdt.worker.nonfinite_guard import check_optimizers
 from hfdt.worker.progress import OnBatch
 from hfdt.worker.step_context import StepContext
 
@@ -68,8 +68,7 @@ class Rounds:
 
     def __init__(self, rule: RoundAlgorithm, trainable: Any, comm: Comm, travelling: Sequence[Variable]) -> None:
         self.rule, self._model = rule, trainable.model
-        if rule.begin is not None and any(map(is_loss_scaled, trainable.flavor.optimizers(self._model))):
-            raise UserError("dane and admm need every gradient, and a LossScaleOptimizer skips some; use another one")
+        check_optimizers(rule, trainable)
         self._params: list[Variable] = [tensor_variable(v) for v in trainable.trainable]
         self._place = {id(p): i for i, p in enumerate(self._params)}
         self._travelling = [v for v in travelling if v.dtype.is_floating]

@@ -1,16 +1,20 @@
 """`nfdt advise`: the time of a batch on a cluster, the order of algorithms, and answers that cannot be given."""
 
+import contextlib
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from client_shim.inspect import time_step
 from fdt.network.reading import parse_cluster
 from frontends.advise import NoAnswer
-from frontends.advise.command import as_values, fixed_part
+from frontends.advise.command import _probe, as_values, fixed_part
 from frontends.advise.ranking import ScriptProbe, batch_s, rank
 from frontends.advise.table import FILE, Place, Row, Table
 from hfdt.cost.on_cluster import Load, exchanges
@@ -235,6 +239,64 @@ model.compile(keras.optimizers.Adam(), "mse")
 model.fit(np.ones((64, 4)), np.ones((64, 2)), batch_size=16, verbose=0)
 raise SystemExit("trained")
 """
+
+
+FIXED = """
+import keras, numpy as np
+given = keras.Input(batch_shape=(32, 20))
+hidden = keras.ops.reshape(keras.layers.Dense(16)(given), (32, 16))
+model = keras.Model(given, keras.layers.Dense(1)(hidden))
+model.compile("sgd", "mse")
+model.fit(np.ones((128, 20)), np.ones((128, 1)), batch_size=BATCH, verbose=0)
+"""
+SCALED = """
+import keras, numpy as np
+keras.mixed_precision.set_global_policy("mixed_float16")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+keras.mixed_precision.set_global_policy("float32")
+model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse", jit_compile=JIT)
+model.fit(np.ones((64, 4)), np.ones((64, 2)), batch_size=16, verbose=0)
+"""
+
+
+def probed(tmp_path, source):
+    (tmp_path / "train.py").write_text(source)
+    return _probe(str(tmp_path / "train.py"), [], None, 4)
+
+
+def test_a_model_that_fixes_its_rows_leaves_out_algorithms_that_divide_a_batch(tmp_path):
+    probe, refused = probed(tmp_path, FIXED.replace("BATCH", "32"))
+    assert probe.step_s > 0 and probe.fixed == 1.0
+    assert refused["hfdt allreduce"].startswith("a step of 1/4 of a batch failed: ValueError: Exc")
+    assert "hfdt coded(placement='cyclic')" in refused
+    assert not [name for name in refused if name.startswith("nfdt") or name.endswith("per-worker")]
+
+
+def test_a_step_that_fails_is_said_in_one_line(tmp_path):
+    with pytest.raises(NoAnswer, match="^no answer: a step of the script failed: [^\n]*; use nfdt simulate --compare"):
+        probed(tmp_path, FIXED.replace("BATCH", "16"))
+
+
+def test_admm_and_dane_are_left_out_where_the_optimizer_scales_the_loss(tmp_path):
+    _, refused = probed(tmp_path, SCALED.replace("JIT", "False"))
+    names = {name.split()[1].partition("(")[0] for name in refused if name.startswith("hfdt")}
+    assert names == {"admm", "dane"} and "LossScaleOptimizer" in refused["hfdt admm --batch per-worker"]
+
+
+def test_one_timer_measures_the_step_of_fit(tmp_path, monkeypatch):
+    seconds, timed = iter([4.0, 1.75]), []
+    monkeypatch.setattr("hfdt.cost.step.fastest", lambda call: timed.append(call.func) or next(seconds))
+    probe, _ = probed(tmp_path, SCALED.replace("JIT", "True"))
+    assert (probe.step_s, probe.fixed) == (4.0, pytest.approx(fixed_part(16, 4.0, 4, 1.75)))
+    assert [function._jit_compile for function in timed] == [True, True]
+
+
+def test_inspect_times_the_step_as_fit_compiles_it(monkeypatch):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=True)
+    monkeypatch.setattr("client_shim.inspect.fastest", lambda call: call.func._jit_compile)
+    trainable = SimpleNamespace(restored=contextlib.nullcontext)
+    assert time_step(model, trainable, None) is True
 
 
 @pytest.mark.timeout(900)

@@ -75,3 +75,8 @@ def test_what_only_libraries_did_is_not_the_scripts():
     assert not told.users_code
     assert told.message.startswith("JSONDecodeError: ")
     assert "json/decoder.py" in told.detail
+
+
+def test_an_error_of_a_traced_function_is_named_by_its_cause():
+    frames = 'in user code:\n\n    File "keras/trainer.py", line 59, in train_step  *\n        y = self(x)\n\n'
+    assert one_line(ValueError(f"{frames}    ValueError: Cannot reshape\n")) == "ValueError: Cannot reshape"

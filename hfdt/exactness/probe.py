@@ -98,11 +98,11 @@ class Probe:
             return replace(found, notes=[NOT_FINITE])
         if self.by_script and self._spread is not None and not allow_inexact:
             self._check_spread(moved, found)
+        if self.by_script and exact and not allow_inexact:  # first: later steps move counters to a million
+            self._check_others(found.difference)
         for later in self._trial.later:
             if self._runs(moved, later) and _reads_otherwise(self._at(moved, later, allow_inexact), found):
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
-        if self.by_script and exact and not allow_inexact:
-            self._check_others(found.difference)
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
         notes = self._aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
@@ -167,8 +167,7 @@ class Probe:
         """
         before = self._batch, self._trial
         self._batch = self._spread
-        try:
-            # A step may not compute rows that training does not reach.
+        try:  # a step may not compute rows that training does not reach
             otherwise = self._runs(moved, 0) and _reads_otherwise(self._at(moved, 0, False), first)
         finally:
             self._batch, self._trial = before
@@ -176,7 +175,7 @@ class Probe:
             raise needs_replica("the loss is a mean over samples in the first batch and a sum over rows of others")
 
     def _check_others(self, first: float) -> None:
-        """Compare gradients of other batches than the first, whose `first` is the difference.
+        """Compare other batches than the first, whose `first` is the difference.
 
         A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean. So inputs
         and variables are larger: inputs of other signs, too, of the same signs where the step cannot compute those, or
@@ -205,7 +204,7 @@ class Probe:
             )
 
     def _difference_of(self, batch: Any, *, distant: bool) -> float:
-        """Return the difference of gradients; NaN where the step cannot compute the batch. A collective."""
+        """Compare a batch; return the difference of gradients, NaN where the step cannot compute it. A collective."""
         failed, alone = 0.0, None
         with self._start(True, 0, distant=distant) as state:
             try:
@@ -214,7 +213,9 @@ class Probe:
                 failed = 1.0
             if agreed(self._terms.comm, failed):
                 return math.nan
-            return self._difference(self._sliced(state, self._trial, batch), alone)
+            sliced = self._sliced(state, self._trial, batch)
+            self._aggregates.compare(self._terms.comm, self._trial.held, sliced, alone)
+            return self._difference(sliced, alone)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
         alone = self._alone(state)
@@ -261,8 +262,7 @@ class Probe:
 
     def _named(self, state: Untouched, alone: Result | None) -> str:
         sliced = self._sliced(state, self._trial)
-        difference = self._difference(sliced, alone)
-        if _fine(difference, self._tolerance):
+        if _fine(difference := self._difference(sliced, alone), self._tolerance):
             line = self._sum_among_means(self._trial, sliced, alone)
             return f"the loss is a mean over samples, but the sum at {line} is not"
         reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)

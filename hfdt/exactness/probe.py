@@ -22,7 +22,7 @@ from fdt.errors import NeedsReplica
 from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import adjoints, culprit
-from hfdt.exactness.aggregates import Aggregates, agreed, relative
+from hfdt.exactness.aggregates import Aggregates, agreed, fine, relative
 from hfdt.exactness.probe_rows import few_rows, short_batch
 from hfdt.exactness.script_lines import failed_line
 from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial, is_half, validation_states
@@ -67,7 +67,7 @@ class Probe:
         self._spread = None if spread is None else spread(int(source.rows(self._batch)))
         self._short = short_batch(whole, last, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
-        self._aggregates = Aggregates(trainable, self._tolerance)
+        self.aggregates = Aggregates(trainable, self._tolerance)
 
     def note_log_sources(self, sources: LogSources) -> None:
         """Record what the step's numbers are computed from."""
@@ -89,7 +89,7 @@ class Probe:
         Raises:
             NeedsReplica: Slices and the whole differ, and no reading of the losses corrects it.
         """
-        self._aggregates.restart(self._terms.log_sources)
+        self.aggregates.restart(self._terms.log_sources)
         for moved in (True, False):
             found = self._at(moved, 0, allow_inexact)
             if found.finite:
@@ -100,14 +100,15 @@ class Probe:
             self._check_spread(moved, found)
         if self.by_script and exact and not allow_inexact:  # first: later steps move counters to a million
             self._check_others(found.difference)
+            self.aggregates.refuse_unproven()
         for later in self._trial.later:
             if self._runs(moved, later) and _reads_otherwise(self._at(moved, later, allow_inexact), found):
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
-        notes = self._aggregates.faults(others, int(source.rows(self._batch)))
+        notes = self.aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
             raise needs_replica(notes[0])
-        return replace(found, notes=found.notes + notes, summed=self._aggregates.summed)
+        return replace(found, notes=found.notes + notes, summed=self.aggregates.summed)
 
     def check_test_step(self, reading: Reading, whole: Any) -> None:
         """Compare the test step of slices with that of a whole batch of validation data.
@@ -197,7 +198,7 @@ class Probe:
             self._require(self._difference_of(self._short, distant=False), bound, rows, "depend on the number of rows")
 
     def _require(self, difference: float, bound: float, where: str, why: str) -> None:
-        if not _fine(difference, bound):
+        if not fine(difference, bound):
             parts = ", ".join(script_parts(self._trainable.model)[:3])
             raise needs_replica(
                 f"the gradients of a batch's slices add up for the first batch, but not for {where}: {parts} may {why}"
@@ -214,7 +215,7 @@ class Probe:
             if agreed(self._terms.comm, failed):
                 return math.nan
             sliced = self._sliced(state, self._trial, batch)
-            self._aggregates.compare(self._terms.comm, self._trial.held, sliced, alone)
+            self.aggregates.compare(self._terms.comm, self._trial.held, sliced, alone)
             return self._difference(sliced, alone)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
@@ -226,7 +227,7 @@ class Probe:
             found = self._compare(state, self._trial, alone)
         if found is not None:
             return found
-        if not _fine(self._difference(self._alone(state), alone), self._tolerance):
+        if not fine(self._difference(self._alone(state), alone), self._tolerance):
             return ProbeResult(Reading.MEAN, math.nan, [NOT_STILLED])
         for reading in self._other_readings():
             trial = StepTrial(self._trainable, replace(self._terms, reading=reading), self._batch)
@@ -244,9 +245,9 @@ class Probe:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
         sliced = self._sliced(state, trial)
         difference = self._difference(sliced, alone)
-        if not _fine(difference, self._tolerance) or self._sum_among_means(trial, sliced, alone):
+        if not fine(difference, self._tolerance) or self._sum_among_means(trial, sliced, alone):
             return None
-        self._aggregates.compare(self._terms.comm, trial.held, sliced, alone)
+        self.aggregates.compare(self._terms.comm, trial.held, sliced, alone)
         return ProbeResult(trial.terms.reading, difference, [], finite=not math.isnan(difference))
 
     def _sum_among_means(self, trial: StepTrial, sliced: Result, alone: Result | None) -> str:
@@ -262,7 +263,7 @@ class Probe:
 
     def _named(self, state: Untouched, alone: Result | None) -> str:
         sliced = self._sliced(state, self._trial)
-        if _fine(difference := self._difference(sliced, alone), self._tolerance):
+        if fine(difference := self._difference(sliced, alone), self._tolerance):
             line = self._sum_among_means(self._trial, sliced, alone)
             return f"the loss is a mean over samples, but the sum at {line} is not"
         reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)
@@ -293,8 +294,3 @@ def needs_replica(message: str) -> NeedsReplica:
 def _reads_otherwise(found: ProbeResult, first: ProbeResult) -> bool:
     """Return whether the losses of two comparisons are read differently; one without finite gradients says nothing."""
     return found.reading is not first.reading and found.finite and not math.isnan(found.difference)
-
-
-def _fine(difference: float, tolerance: float) -> bool:
-    """Return whether the difference is tolerable. NaN is: without HFDT the gradients would not be finite either."""
-    return math.isnan(difference) or difference <= tolerance

@@ -55,6 +55,7 @@ REFUSED = {
     "fit_rare_outliers": "assigns variable 'sequential/outliers/variable' (fit_rare_outliers.py:20) a value that",
     "fit_rare_pipeline": "a mean over samples, but the sum at fit_rare_pipeline.py:16 is not",
     "fit_rare_product": "a mean over samples, but the sum at fit_rare_product.py:16 is not",
+    "fit_rare_tokens": "assigns variable 'rare/variable' (fit_rare_tokens.py:20) a value that depends on the rows",
     "fit_rare_labels": "the loss loss (fit_rare_labels.py:13) must be a mean or a sum over samples",
     "fit_running_sum": "assigns variable 'sequential/total/variable'",
     "fit_set_before_the_trace": "the callback Double (fit_set_before_the_trace.py:21) changed an object",

@@ -23,7 +23,7 @@ from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import adjoints, culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, fine, relative
-from hfdt.exactness.probe_rows import few_rows, short_batch
+from hfdt.exactness.probe_rows import few_rows, short_batch, uneven
 from hfdt.exactness.script_lines import failed_line
 from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial, is_half, validation_states
 from hfdt.exactness.untouched import Untouched, larger, others
@@ -98,7 +98,7 @@ class Probe:
             return replace(found, notes=[NOT_FINITE])
         if self.by_script and self._spread is not None and not allow_inexact:
             self._check_spread(moved, found)
-        if self.by_script and exact and not allow_inexact:  # first: later steps move counters to a million
+        if exact and not allow_inexact:  # first: later steps move counters to a million
             self._check_others(found.difference)
             self.aggregates.refuse_unproven()
         for later in self._trial.later:
@@ -180,26 +180,31 @@ class Probe:
 
         A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean. So inputs
         and variables are larger: inputs of other signs, too, of the same signs where the step cannot compute those, or
-        the variables alone. This needs float64. The last batch may have fewer rows, and so slices of other sizes.
+        the variables alone. This needs float64. The last batch may have fewer rows, and so slices of other sizes. Texts
+        and ragged rows may all be of one length, so that padding to the longest row does not show.
 
         Raises:
             NeedsReplica: Slices and the whole differ there.
         """
-        if self._tolerance == EXACT:
+        if self._tolerance == EXACT and self.by_script:
             batches = larger(self._batch), larger(self._batch, signs=True), self._batch
             tried = (self._difference_of(batch, distant=True) for batch in batches)
             difference = next((each for each in tried if not math.isnan(each)), math.nan)
             self._require(difference, ROUNDED, "larger numbers", "have a sum over samples beside a mean")
         if self._tolerance >= COARSE:
             self._trial.replace_randomness()
-        if self._short is not None and not math.isnan(first):
-            rows = f"the {int(source.rows(self._short))} rows of the last one"
-            bound = ROUNDED if self._tolerance == EXACT else HALF
-            self._require(self._difference_of(self._short, distant=False), bound, rows, "depend on the number of rows")
+        bound = ROUNDED if self._tolerance == EXACT else HALF
+        rows = f"the {0 if self._short is None else int(source.rows(self._short))} rows of the last one"
+        for batch, where, why in (
+            (self._short if self.by_script else None, rows, "depend on the number of rows"),
+            (uneven(self._batch), "rows of other lengths", "depend on the longest row of a batch"),
+        ):
+            if batch is not None and not math.isnan(first):
+                self._require(self._difference_of(batch, distant=False), bound, where, why)
 
     def _require(self, difference: float, bound: float, where: str, why: str) -> None:
         if not fine(difference, bound):
-            parts = ", ".join(script_parts(self._trainable.model)[:3])
+            parts = ", ".join(script_parts(self._trainable.model)[:3]) or "the model"
             raise needs_replica(
                 f"the gradients of a batch's slices add up for the first batch, but not for {where}: {parts} may {why}"
             )
@@ -280,7 +285,6 @@ class Probe:
         state.restart()
         return self._trial.alone(self._batch if batch is None else batch)
 
-    # -- comparing -----------------------------------------------------------------------------------------------------
     def _difference(self, one: Result | None, other: Result | None) -> float:
         mine = 0.0 if one is None or other is None else relative(one.gradients, other.gradients)
         return agreed(self._terms.comm, mine)

@@ -40,6 +40,7 @@ class Aggregates:
 
     def __init__(self, trainable: Any, tolerance: float) -> None:
         self._trainable, self._tolerance = trainable, max(tolerance, _FLOAT32)
+        self._unproven: frozenset[int] = frozenset()
         self.restart(LogSources())
 
     def restart(self, sources: LogSources) -> None:
@@ -47,6 +48,11 @@ class Aggregates:
         self._sources, self._faults = sources, dict[str, None]()
         self._sizes: dict[int, float] = {}  # the largest norm of each state of the whole, by its variable's id
         self._readings: dict[str, int] = {}
+        self._zero: dict[int, str | None] = {}  # the message of each unproven variable; None after it was not 0
+
+    def note_unproven(self, variables: frozenset[int]) -> None:
+        """Record `RowDependence.unproven`: a comparison must find values other than 0 of these variables."""
+        self._unproven = variables
 
     def compare(self, comm: Comm, held: list[tuple[Any, str]], sliced: Any, alone: Any) -> None:
         """Compare two Results (trial.py). A collective: all ranks judge alike.
@@ -62,6 +68,11 @@ class Aggregates:
             *(_message_of_variable(*each) for each in held),
             *(f"{self._step(n)} from a metric's state, and it is not that metric's result" for n in sliced.results),
         ]
+        states = zip((*self._trainable.metrics, *(v for v, _ in held)), (*sliced.metrics, *sliced.state), strict=True)
+        for message, (variable, value) in zip(messages, states, strict=False):
+            key = id(tensor_variable(variable))
+            if key in self._unproven:
+                self._zero[key] = None if np.any(_wide(value)) else self._zero.get(key, message)
         found = np.zeros(len(messages) + len(sliced.logs))
         if alone is not None:
             bad = [
@@ -74,6 +85,10 @@ class Aggregates:
         self._faults.update((m, None) for m, bad in zip(messages, agreed[: len(messages)], strict=True) if bad)
         for name, readings in zip(sliced.logs, agreed[len(messages) :].astype(int), strict=True):
             self._readings[name] = self._readings.get(name, _MEAN | _SUM) & int(readings)
+
+    def refuse_unproven(self) -> None:
+        """Add the unproven variables that no batch has changed to the faults: they may be sums or means."""
+        self._faults.update((message, None) for message in self._zero.values() if message)
 
     def faults(self, others: list[str], rows: int) -> list[str]:
         """Return what does not add up, as messages.
@@ -173,6 +188,11 @@ def relative(ours: list[Tensor], theirs: list[Tensor]) -> float:
     if not norm:
         return 0.0 if difference == 0 else math.inf if math.isfinite(difference) else math.nan
     return math.sqrt(difference / norm) if math.isfinite(difference + norm) else math.nan
+
+
+def fine(difference: float, tolerance: float) -> bool:
+    """Return whether the difference is tolerable. NaN is: without HFDT the gradients would not be finite either."""
+    return math.isnan(difference) or difference <= tolerance
 
 
 def _wide(tensor: Tensor) -> Any:

@@ -22,8 +22,8 @@ from fdt.errors import NeedsReplica
 from fdt.typing import Tensor
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import adjoints, culprit
-from hfdt.exactness.aggregates import Aggregates, agreed, relative
-from hfdt.exactness.probe_rows import few_rows, short_batch
+from hfdt.exactness.aggregates import Aggregates, agreed, fine, relative
+from hfdt.exactness.probe_rows import few_rows, short_batch, uneven
 from hfdt.exactness.script_lines import failed_line
 from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial, is_half, validation_states
 from hfdt.exactness.untouched import Untouched, larger, others
@@ -67,7 +67,7 @@ class Probe:
         self._spread = None if spread is None else spread(int(source.rows(self._batch)))
         self._short = short_batch(whole, last, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
-        self._aggregates = Aggregates(trainable, self._tolerance)
+        self.aggregates = Aggregates(trainable, self._tolerance)
 
     def note_log_sources(self, sources: LogSources) -> None:
         """Record what the step's numbers are computed from."""
@@ -89,7 +89,7 @@ class Probe:
         Raises:
             NeedsReplica: Slices and the whole differ, and no reading of the losses corrects it.
         """
-        self._aggregates.restart(self._terms.log_sources)
+        self.aggregates.restart(self._terms.log_sources)
         for moved in (True, False):
             found = self._at(moved, 0, allow_inexact)
             if found.finite:
@@ -98,16 +98,17 @@ class Probe:
             return replace(found, notes=[NOT_FINITE])
         if self.by_script and self._spread is not None and not allow_inexact:
             self._check_spread(moved, found)
+        if exact and not allow_inexact:  # first: later steps move counters to a million
+            self._check_others(found.difference)
+            self.aggregates.refuse_unproven()
         for later in self._trial.later:
             if self._runs(moved, later) and _reads_otherwise(self._at(moved, later, allow_inexact), found):
                 raise needs_replica("the loss is a mean over samples at one step and a sum at another")
-        if self.by_script and exact and not allow_inexact:
-            self._check_others(found.difference)
         others = [] if self._terms.own_logs else self._trial.gradient_pass.other_logs
-        notes = self._aggregates.faults(others, int(source.rows(self._batch)))
+        notes = self.aggregates.faults(others, int(source.rows(self._batch)))
         if notes and exact and not allow_inexact:
             raise needs_replica(notes[0])
-        return replace(found, notes=found.notes + notes, summed=self._aggregates.summed)
+        return replace(found, notes=found.notes + notes, summed=self.aggregates.summed)
 
     def check_test_step(self, reading: Reading, whole: Any) -> None:
         """Compare the test step of slices with that of a whole batch of validation data.
@@ -167,8 +168,7 @@ class Probe:
         """
         before = self._batch, self._trial
         self._batch = self._spread
-        try:
-            # A step may not compute rows that training does not reach.
+        try:  # a step may not compute rows that training does not reach
             otherwise = self._runs(moved, 0) and _reads_otherwise(self._at(moved, 0, False), first)
         finally:
             self._batch, self._trial = before
@@ -176,36 +176,41 @@ class Probe:
             raise needs_replica("the loss is a mean over samples in the first batch and a sum over rows of others")
 
     def _check_others(self, first: float) -> None:
-        """Compare gradients of other batches than the first, whose `first` is the difference.
+        """Compare other batches than the first, whose `first` is the difference.
 
         A term may be silent in the first batch: a sum over samples of what exceeds a limit, beside a mean. So inputs
         and variables are larger: inputs of other signs, too, of the same signs where the step cannot compute those, or
-        the variables alone. This needs float64. The last batch may have fewer rows, and so slices of other sizes.
+        the variables alone. This needs float64. The last batch may have fewer rows, and so slices of other sizes. Texts
+        and ragged rows may all be of one length, so that padding to the longest row does not show.
 
         Raises:
             NeedsReplica: Slices and the whole differ there.
         """
-        if self._tolerance == EXACT:
+        if self._tolerance == EXACT and self.by_script:
             batches = larger(self._batch), larger(self._batch, signs=True), self._batch
             tried = (self._difference_of(batch, distant=True) for batch in batches)
             difference = next((each for each in tried if not math.isnan(each)), math.nan)
             self._require(difference, ROUNDED, "larger numbers", "have a sum over samples beside a mean")
         if self._tolerance >= COARSE:
             self._trial.replace_randomness()
-        if self._short is not None and not math.isnan(first):
-            rows = f"the {int(source.rows(self._short))} rows of the last one"
-            bound = ROUNDED if self._tolerance == EXACT else HALF
-            self._require(self._difference_of(self._short, distant=False), bound, rows, "depend on the number of rows")
+        bound = ROUNDED if self._tolerance == EXACT else HALF
+        rows = f"the {0 if self._short is None else int(source.rows(self._short))} rows of the last one"
+        for batch, where, why in (
+            (self._short if self.by_script else None, rows, "depend on the number of rows"),
+            (uneven(self._batch), "rows of other lengths", "depend on the longest row of a batch"),
+        ):
+            if batch is not None and not math.isnan(first):
+                self._require(self._difference_of(batch, distant=False), bound, where, why)
 
     def _require(self, difference: float, bound: float, where: str, why: str) -> None:
-        if not _fine(difference, bound):
-            parts = ", ".join(script_parts(self._trainable.model)[:3])
+        if not fine(difference, bound):
+            parts = ", ".join(script_parts(self._trainable.model)[:3]) or "the model"
             raise needs_replica(
                 f"the gradients of a batch's slices add up for the first batch, but not for {where}: {parts} may {why}"
             )
 
     def _difference_of(self, batch: Any, *, distant: bool) -> float:
-        """Return the difference of gradients; NaN where the step cannot compute the batch. A collective."""
+        """Compare a batch; return the difference of gradients, NaN where the step cannot compute it. A collective."""
         failed, alone = 0.0, None
         with self._start(True, 0, distant=distant) as state:
             try:
@@ -214,7 +219,9 @@ class Probe:
                 failed = 1.0
             if agreed(self._terms.comm, failed):
                 return math.nan
-            return self._difference(self._sliced(state, self._trial, batch), alone)
+            sliced = self._sliced(state, self._trial, batch)
+            self.aggregates.compare(self._terms.comm, self._trial.held, sliced, alone)
+            return self._difference(sliced, alone)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
         alone = self._alone(state)
@@ -225,7 +232,7 @@ class Probe:
             found = self._compare(state, self._trial, alone)
         if found is not None:
             return found
-        if not _fine(self._difference(self._alone(state), alone), self._tolerance):
+        if not fine(self._difference(self._alone(state), alone), self._tolerance):
             return ProbeResult(Reading.MEAN, math.nan, [NOT_STILLED])
         for reading in self._other_readings():
             trial = StepTrial(self._trainable, replace(self._terms, reading=reading), self._batch)
@@ -243,9 +250,9 @@ class Probe:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
         sliced = self._sliced(state, trial)
         difference = self._difference(sliced, alone)
-        if not _fine(difference, self._tolerance) or self._sum_among_means(trial, sliced, alone):
+        if not fine(difference, self._tolerance) or self._sum_among_means(trial, sliced, alone):
             return None
-        self._aggregates.compare(self._terms.comm, trial.held, sliced, alone)
+        self.aggregates.compare(self._terms.comm, trial.held, sliced, alone)
         return ProbeResult(trial.terms.reading, difference, [], finite=not math.isnan(difference))
 
     def _sum_among_means(self, trial: StepTrial, sliced: Result, alone: Result | None) -> str:
@@ -261,8 +268,7 @@ class Probe:
 
     def _named(self, state: Untouched, alone: Result | None) -> str:
         sliced = self._sliced(state, self._trial)
-        difference = self._difference(sliced, alone)
-        if _fine(difference, self._tolerance):
+        if fine(difference := self._difference(sliced, alone), self._tolerance):
             line = self._sum_among_means(self._trial, sliced, alone)
             return f"the loss is a mean over samples, but the sum at {line} is not"
         reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)
@@ -279,7 +285,6 @@ class Probe:
         state.restart()
         return self._trial.alone(self._batch if batch is None else batch)
 
-    # -- comparing -----------------------------------------------------------------------------------------------------
     def _difference(self, one: Result | None, other: Result | None) -> float:
         mine = 0.0 if one is None or other is None else relative(one.gradients, other.gradients)
         return agreed(self._terms.comm, mine)
@@ -293,8 +298,3 @@ def needs_replica(message: str) -> NeedsReplica:
 def _reads_otherwise(found: ProbeResult, first: ProbeResult) -> bool:
     """Return whether the losses of two comparisons are read differently; one without finite gradients says nothing."""
     return found.reading is not first.reading and found.finite and not math.isnan(found.difference)
-
-
-def _fine(difference: float, tolerance: float) -> bool:
-    """Return whether the difference is tolerable. NaN is: without HFDT the gradients would not be finite either."""
-    return math.isnan(difference) or difference <= tolerance

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import tensorflow as tf
+
 from fdt.data import source
 
 BUDGET = 5e8  # multiplications of a forward and backward pass, 0.05 s (matrices) to 0.5 s (convolutions) in float64
@@ -32,6 +34,24 @@ def short_batch(batch: Any, rows: int, row_cost: float, ranks: int) -> Any:
     if not 0 < rows < total or (rows > probed and rows * row_cost > BUDGET):
         return None
     return source.cut_between(batch, 0, rows, total)[0]
+
+
+def uneven(batch: Any) -> Any:
+    """Return a batch whose first rows of ragged tensors and of texts are twice as long; None if it has neither."""
+    half = int(source.rows(batch)) // 2
+
+    def longer(part: Any) -> Any:
+        first = part[:half]
+        if isinstance(part, tf.RaggedTensor):
+            return tf.concat([tf.concat([first, first], 1), part[half:]], 0)
+        return tf.concat([tf.strings.join([first, first], " "), part[half:]], 0)
+
+    def changes(part: Any) -> bool:
+        return isinstance(part, tf.RaggedTensor) or (isinstance(part, tf.Tensor) and part.dtype == tf.string)
+
+    if not any(map(changes, tf.nest.flatten(batch))):
+        return None
+    return tf.nest.map_structure(lambda part: longer(part) if changes(part) else part, batch)
 
 
 def cost_of_a_row(graph: Any) -> float:

@@ -166,6 +166,7 @@ class Probing:
         if not self._terms.own_logs:
             self._terms.note_log_sources(found.logs)
             probe.note_log_sources(found.logs)
+        probe.aggregates.note_unproven(found.unproven)
         traced = probe.gradient_pass.traced
         drawn = fixed_draws(self._trainable, traced) if probe.by_script and traced is not None else []
         noise = own_draws(self._trainable, probe.gradient_pass) if traced is not None else []

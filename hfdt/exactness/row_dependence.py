@@ -21,6 +21,7 @@ from fdt.typing import Tensor
 from hfdt.exactness.gradient_pass import AppliedWithinError, check_applied, flat_logs, is_number
 from hfdt.exactness.metrics import metric_objects
 from hfdt.exactness.script_lines import line_of_script
+from hfdt.exactness.untouched import others
 from hfdt.worker.step_context import LogSources
 from replica.exchange import GroupedExchange
 from replica.graph.control_flow import Divider
@@ -45,10 +46,13 @@ class RowDependence:
     Attributes:
         operations: Type and line of each operation that needs them: "RealDiv at train.py:7".
         logs: What the numbers that the step returns are computed from.
+        unproven: The ids of variables to which the script writes a sum over rows, where ranks average them; of metrics
+            to which it writes a mean.
     """
 
     operations: Sequence[str] = ()
     logs: LogSources = LogSources()
+    unproven: frozenset[int] = frozenset()
 
 
 def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
@@ -84,10 +88,11 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
     placed += [REPLICATE] * (len(graph.inputs) - len(leaves))
     arguments = [_argument(tensor, placement) for tensor, placement in zip(graph.inputs, placed, strict=True)]
     outputs = dict(zip(names, flat.outputs[len(flat.outputs) - len(names) :], strict=True))
-    logs = _sources(trainable.model, graph, len(leaves), {name: _reached(flat, ref) for name, ref in outputs.items()})
+    places, reached = _places(graph), {name: _reached(flat, ref) for name, ref in outputs.items()}
+    logs = _sources(trainable.model, places, len(leaves), reached)
     group = cast(ReplicaGroup, SimpleNamespace(rank=0, size=ranks))
-    operations = _found(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
-    return RowDependence(list(dict.fromkeys(operations)), logs)
+    search = _search(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
+    return RowDependence(list(dict.fromkeys(search.found)), logs, _unproven(trainable, places, search.writes))
 
 
 def _variable_parts(part: Any) -> list[Tensor]:
@@ -123,19 +128,30 @@ def _results(trainable: Any, batch: Any) -> tuple[list[Tensor], dict[str, Tensor
     return gradients, {name: tf.convert_to_tensor(v) for name, v in flat_logs(logs).items() if is_number(v)}
 
 
-def _sources(model: Any, graph: Any, leaves: int, reached: Mapping[str, set[int]]) -> LogSources:
+def _places(graph: Any) -> dict[int, int]:
+    """Return the index of the graph's input for each tensor outside that it captures, by the tensor's id."""
+    place = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
+    return {id(outer): place[id(tensor)] for outer, tensor in graph.captures}
+
+
+def _unproven(trainable: Any, places: Mapping[int, int], writes: set[tuple[int | None, str]]) -> frozenset[int]:
+    """Return `RowDependence.unproven`, of what `_Search.writes` has."""
+    kinds = [*((v, "Sum") for v in others(trainable)), *((v, "Mean") for v in trainable.metrics)]
+    found = ((tensor_variable(v), kind) for v, kind in kinds)
+    return frozenset(id(v) for v, kind in found if (places.get(id(v.handle)), kind) in writes)
+
+
+def _sources(model: Any, places: Mapping[int, int], leaves: int, reached: Mapping[str, set[int]]) -> LogSources:
     """Return what the logs are computed from.
 
     Args:
         model: The model.
-        graph: The traced step. Its first `leaves` inputs are the batch.
-        leaves: The number of tensors of a batch.
+        places: The indices of the inputs of the traced step that are variables, by the handle's id.
+        leaves: The number of tensors of a batch, which are the first inputs.
         reached: By log, the indices of the inputs that it is computed from.
     """
-    inner = {id(outer): id(tensor) for outer, tensor in graph.captures}
-    place = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
     objects = metric_objects(model)
-    states = [{place.get(inner.get(id(tensor_variable(v).handle), 0), -1) for v in m.variables} - {-1} for m in objects]
+    states = [{places.get(id(tensor_variable(v).handle), -1) for v in m.variables} - {-1} for m in objects]
     every = set[int]().union(*states)
     plain = frozenset(name for name, inputs in reached.items() if not inputs & every)
     batch = set(range(leaves))
@@ -167,15 +183,15 @@ def _reached(flat: Flat, ref: Ref) -> set[int]:
     return {argument for n in flat.behind([ref[0]]) if (argument := flat.nodes[n].argument) is not None}
 
 
-def _found(*emitter_arguments: Any) -> list[str]:
-    """Return what a search finds; loops and branches are divided where they can be, as in control_flow.emitted."""
+def _search(*emitter_arguments: Any) -> "_Search":
+    """Return a search that has run; loops and branches are divided where they can be, as in control_flow.emitted."""
     search: _Search = _DividingSearch(*emitter_arguments)
     try:
         search.run()
     except Undivided:
         search = _Search(*emitter_arguments)
         search.run()
-    return search.found
+    return search
 
 
 class _Search(Emitter):
@@ -183,20 +199,37 @@ class _Search(Emitter):
 
     An assignment is no such operation: what a rank's part adds to a variable is added over ranks (assigned_state.py,
     metrics.py). Batches that are concatenated stay divided.
+
+    `writes`: the index of an argument, a variable, and "Sum" or "Mean": the script writes such numbers over rows to it.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.found: list[str] = []
+        self.writes: set[tuple[int | None, str]] = set()
+        self._kinds: dict[int, set[str]] = {}  # of Partial outputs
 
     def _planned(self, number: int, values: list[Value]) -> Plan | list[Array] | None:
         found = super()._planned(number, values)
-        op = self._flat.nodes[number].op
+        node = self._flat.nodes[number]
+        op = node.op
+        if isinstance(found, Plan):
+            self._note_kinds(number, found, set[str]().union(*(self._kinds.get(n, ()) for n, _ in node.inputs)))
         if isinstance(found, Plan) and not op.type.startswith(WRITES):
             pairs = zip(values, found.inputs, strict=True)
             line = line_of_script(op) if any(v.placement not in (p, REPLICATE) for v, p in pairs) else ""
             self.found += [f"{op.type} at {line}"] if line else []
         return found
+
+    def _note_kinds(self, number: int, found: Plan, kinds: set[str]) -> None:
+        """Note whether the script's sums or means over rows are in an output, or are written to a variable."""
+        node = self._flat.nodes[number]
+        if node.op.type.startswith(WRITES):
+            variable = self._flat.nodes[node.inputs[0][0]].argument
+            self.writes.update((variable, kind) for kind in kinds if line_of_script(node.op))
+        elif isinstance(found.output(0), Partial):
+            own = any(isinstance(each, Shard) for each in found.inputs) and line_of_script(node.op)
+            self._kinds[number] = kinds | ({"Mean" if node.op.type == "Mean" else "Sum"} if own else set())
 
     def _replicate(self, refs: dict[Ref, None]) -> None:
         """Keep the placements: an operation of the script counts, too, where a gradient needs the same sum before."""

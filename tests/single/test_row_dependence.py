@@ -215,3 +215,21 @@ def test_a_loop_whose_lists_cannot_be_divided_is_examined_whole():
     x, y = tf.ones((ROWS, 5, 4)), tf.zeros((ROWS, 5, 1))
     model.train_on_batch(x, y)
     assert not row_dependence(Trainable(flavor_of(model), model), (x, y, None), 2).operations
+
+
+def test_a_mean_that_a_metric_adds_up_is_unproven_and_a_sum_is_not(keras):
+    import tensorflow as tf
+
+    class Added(keras.metrics.Metric):
+        def __init__(self, reduced):
+            super().__init__()
+            self.reduced, self.total = reduced, self.add_variable((), "zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.total.assign_add(tf.cast(self.reduced(tf.abs(y_true)), "float32") / 3)
+
+        def result(self):
+            return self.total
+
+    metrics = [Added(tf.reduce_mean), Added(tf.reduce_sum), keras.metrics.MeanSquaredError()]
+    assert found(keras, mean, metrics=metrics).unproven == {id(metrics[0].total.value)}

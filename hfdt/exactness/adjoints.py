@@ -4,6 +4,9 @@ A sum over samples which happens to be 0 for the rows at hand adds nothing to gr
 mean: a penalty of values out of a range, or a rare label's loss. Its adjoints do. An element's adjoint is 1 in a sum
 and 1/n in a mean of n elements, whatever the element is. So the totals of the adjoints of rows tell which it is: those
 of ranks add up to the whole batch's with the ranks' weights in a mean, and without them in a sum.
+
+An addition in a branch, a loop or a function has its adjoints in another graph, and may not run at first. So it is
+recorded with the totals of a sum over rows, or those of a mean if it is one or is divided by the number of rows.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ from hfdt.exactness.script_lines import line_of_script
 
 _REDUCTIONS = ("Sum", "Mean", "L2Loss", "SegmentSum", "UnsortedSegmentSum")
 _PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
+_BY_FIRST = ("Sum", "Mean", "Reshape", "BroadcastTo", "Tile")  # a shape or an axis is their second input
 _NOISE = 1e-6  # adjoints whose absolute values add up to less may be rounding errors
 
 
@@ -31,31 +35,59 @@ _NOISE = 1e-6  # adjoints whose absolute values add up to less may be rounding e
 class Addition:
     """A sum or mean in the script, or several of the same tensor.
 
-    `adjoints`: of what each adds up, with the shapes of their inputs.
+    `adjoints`: of what each adds up, with the shapes of their inputs; of one `within` another graph, their total.
     """
 
     line: str
+    within: bool
     adjoints: list[Tensor] = field(default_factory=list)
 
 
 @dataclass
 class Backward:
-    """A backward pass. `results`: the gradients that it returned; `additions`: by type and inputs."""
+    """A backward pass.
 
+    Attributes:
+        graph: The step's graph.
+        of_sum: The total of the adjoints of a sum over this rank's rows, for one in another graph.
+        of_mean: That of a mean.
+        additions: By type and inputs.
+        results: The gradients that it returned.
+    """
+
+    graph: Any
+    of_sum: Tensor
+    of_mean: Tensor
     additions: dict[tuple[str, str], Addition] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
 
-    def add(self, kind: str, inputs: Sequence[Any], adjoint: Callable[[], Tensor]) -> None:
+    def note(self, op: Any, kind: str, gradient: Any, found: Any) -> None:
+        """Record an operation of this kind. `gradient`: the adjoints of its result; `found`: those of its inputs."""
+        # the tape keeps the inputs that the gradient reads: of segments, their numbers
+        inputs = op.inputs if kind in _PRODUCTS else [op.inputs["Segment" in kind]]
+        if getattr(gradient, "graph", None) is self.graph:
+            self._add(kind, inputs, lambda: _adjoint(op, kind, gradient, found))
+        elif _over_rows(op, kind, gradient.shape):
+            total = self.of_mean if kind == "Mean" or _is_divided(gradient) else self.of_sum
+            self._add(kind, inputs, lambda: total, within=True)
+
+    def _add(self, kind: str, inputs: Sequence[Any], adjoint: Callable[[], Tensor], *, within: bool = False) -> None:
         """Record an addition of this kind if the script made it. TensorFlow tells inputs of it, not the operation."""
         names = [tensor.name for tensor in inputs]
         made = (op for op in inputs[0].consumers() if op.type == kind and {*names} <= {t.name for t in op.inputs})
         if (line := next(filter(None, map(line_of_script, made)), "")) and (found := adjoint()).dtype.is_floating:
-            self.additions.setdefault((kind, " ".join(names)), Addition(line)).adjoints.append(found)
+            key = kind, f"{line} {found.name}" if within else " ".join(names)
+            self.additions.setdefault(key, Addition(line, within)).adjoints.append(found)
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[Backward]]:
-    """Record the backward passes of a step that this thread traces within the context; nothing of an eager step."""
+def recorded(of_sum: Tensor = 1.0, of_mean: Tensor = 1.0) -> Iterator[list[Backward]]:
+    """Record the backward passes of a step that this thread traces within the context; nothing of an eager step.
+
+    Args:
+        of_sum: `Backward.of_sum`.
+        of_mean: `Backward.of_mean`.
+    """
     done: list[Backward] = []
     if tf.executing_eagerly():  # ranks may be threads, which patches would reach
         yield done
@@ -65,7 +97,7 @@ def recorded() -> Iterator[list[Backward]]:
     def gradient(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
             return original(*args, **kwargs)
-        running.append(Backward())
+        running.append(Backward(graph, tf.cast(of_sum, tf.float64), tf.cast(of_mean, tf.float64)))
         try:
             found = original(*args, **kwargs)
         finally:
@@ -81,10 +113,7 @@ def recorded() -> Iterator[list[Backward]]:
     def differentiated(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(op: Any, *gradients: Any) -> Any:
             found = function(op, *gradients)
-            if getattr(gradients[0], "graph", None) is graph:
-                # the tape keeps the inputs that the gradient reads: of segments, their numbers
-                inputs = op.inputs if name in _PRODUCTS else [op.inputs["Segment" in name]]
-                running[-1].add(name, inputs, lambda: _adjoint(op, name, gradients[0], found))
+            running[-1].note(op, name, gradients[0], found)
             return found
 
         return call
@@ -92,6 +121,31 @@ def recorded() -> Iterator[list[Backward]]:
     taken = [Patch(owner, name, gradient) for owner, name in ((tf.GradientTape, "gradient"), (tf, "gradients"))]
     with patched([*taken, Patch(type(ops.gradient_registry), "lookup", lookup), inlining()]):
         yield done
+
+
+def _over_rows(op: Any, name: str, result: Any) -> bool:
+    """Return whether an operation with a result of this shape adds up rows, whose number a trace does not fix."""
+    given = op.inputs[0].shape
+    axes = tf.get_static_value(op.inputs[1]) if name in ("Sum", "Mean") and given.rank else None
+    if axes is not None:
+        return given[0] is None and 0 in np.ravel(axes) % given.rank
+    return given.rank is None or (None in given.as_list() and result.rank is not None and None not in result.as_list())
+
+
+def _is_divided(adjoint: Tensor) -> bool:
+    """Return whether an adjoint is computed from the shape of a tensor: it is divided by the number of rows."""
+
+    def onward(ref: Any) -> list[Any]:
+        op = ref.deref().op
+        if op.type == "Placeholder":
+            outer = [outer for outer, inner in getattr(op.graph, "captures", ()) if inner is ref.deref()]
+            return [each.ref() for each in outer if hasattr(each, "graph")]
+        inputs = {"Fill": op.inputs[1:], "OnesLike": ()}.get(
+            op.type, op.inputs[:1] if op.type in _BY_FIRST else op.inputs
+        )
+        return [each.ref() for each in inputs]
+
+    return any(ref.deref().op.type in ("Shape", "Size") for ref in reached([adjoint.ref()], onward))
 
 
 def _adjoint(op: Any, name: str, gradient: Tensor, found: Any) -> Tensor:
@@ -124,7 +178,7 @@ def _addends(op: Any, name: str) -> Tensor:
 
 
 def behind(passes: Iterable[Backward], gradients: Iterable[Any]) -> list[Addition]:
-    """Return the additions of the passes of which `gradients` are made, in the same order on all ranks.
+    """Return the additions of the passes of which `gradients` are made, in the same order on all ranks; within, first.
 
     A pass before these has another purpose: its results may be an input of the model.
     """
@@ -132,7 +186,8 @@ def behind(passes: Iterable[Backward], gradients: Iterable[Any]) -> list[Additio
     flat = [t for t in tf.nest.flatten(list(gradients), expand_composites=True) if t is not None]
     used = set[int]().union(*(_made_of(tensor, owners) for tensor in flat))
     kept = [each.additions for each in passes if id(each) in used]
-    return [additions[key] for additions in kept for key in sorted(additions)]
+    found = [additions[key] for additions in kept for key in sorted(additions)]
+    return sorted(found, key=lambda addition: not addition.within)
 
 
 def _made_of(tensor: Tensor, owners: Mapping[int, int]) -> set[int]:
@@ -157,30 +212,31 @@ def totals(additions: Iterable[Addition]) -> list[Tensor]:
     return [tf.stack(sums)] if sums else []
 
 
-def over_ranks(sums: Tensor, weight: Tensor) -> Tensor:
-    """Return what ranks add up, float64 [additions, 2, 2]: their `totals`, weighted and not.
+def over_ranks(sums: Tensor, *weights: Tensor) -> Tensor:
+    """Return what ranks add up, float64 [additions, weights, 2]: their `totals` by each weight.
 
     Args:
         sums: The `totals` of this rank.
-        weight: Its weight in the exchange, a float64 scalar; 0 for a rank without rows, which adds nothing.
+        weights: Its weight in the exchange, and the one that another reading of the loss would give it, float64
+            scalars; 0 for a rank without rows, which adds nothing.
     """
-    return tf.stack([tf.math.multiply_no_nan(sums, each) for each in (weight, tf.sign(weight))], 1)
+    return tf.stack([tf.math.multiply_no_nan(sums, each) for each in weights], 1)
 
 
-def first_sum(ours: Tensor, theirs: Tensor, tolerance: float) -> int:
-    """Return the number, from 1, of the first addition that is a sum over rows where ranks are weighted; 0 if none is.
+def first_misread(ours: Tensor, theirs: Tensor, tolerance: float) -> int:
+    """Return the number, from 1, of the first addition that the reading of the loss does not fit; 0 if none is.
 
-    Its totals are the whole batch's without the weights, and are not with them. Others say nothing: an addition of what
-    ranks do not divide, or of rows that are padded to other lengths.
+    Its totals are the whole batch's by the other reading's weights, and are not by those of the exchange. Others say
+    nothing: an addition of what ranks do not divide, or of rows that are padded to other lengths.
 
     Args:
-        ours: The sums of `over_ranks` of all ranks; none where the loss is not read as a mean.
-        theirs: Those of the whole batch; none likewise.
+        ours: The sums of `over_ranks` of all ranks.
+        theirs: Those of the whole batch.
         tolerance: The largest relative difference of equal numbers.
     """
     pairs = zip(np.asarray(ours), np.asarray(theirs), strict=False)
-    for number, ((weighted, plain), (whole, _)) in enumerate(pairs, 1):
-        if not _same(weighted, whole, tolerance) and _same(plain, whole, tolerance):
+    for number, ((weighted, otherwise), (whole, _)) in enumerate(pairs, 1):
+        if not _same(weighted, whole, tolerance) and _same(otherwise, whole, tolerance):
             return number
     return 0
 

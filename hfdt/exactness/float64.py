@@ -1,8 +1,9 @@
 """A traced function computed in float64, where rounding errors vanish and the meaning of a step remains.
 
-Its definition is rewritten, not traced again: each float32, float16 and bfloat16 becomes float64. Operations that have
-no float64 kernel, that read or write variables, or that call Python keep their types between casts. Random numbers
-become constants, so that a row gives the same result in any batch. Print operations are removed.
+Its definition is rewritten, not traced again: each float32, float16 and bfloat16 becomes float64, and complex64
+complex128. Operations that have no such kernel, that read or write variables, or that call Python keep their types
+between casts. Random numbers become constants, so that a row gives the same result in any batch. Print operations are
+removed.
 """
 
 import contextlib
@@ -119,7 +120,7 @@ def _remove(names: list[str]) -> None:
 
 def _widened(tensor: Any) -> Tensor:
     tensor = tf.convert_to_tensor(tensor)
-    return tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor
+    return tf.cast(tensor, wide(tensor.dtype.as_datatype_enum))
 
 
 class _Body:
@@ -197,14 +198,14 @@ class _Body:
         for i, (_, dtype, fixed) in enumerate(slots(kind.inputs, node)):
             if dtype in NARROW and (same or fixed):
                 cast = self._add(f"{node.name}/narrow_{i}", "Cast")
-                cast.attr["SrcT"].type, cast.attr["DstT"].type = WIDE, dtype
+                cast.attr["SrcT"].type, cast.attr["DstT"].type = NARROW[dtype], dtype
                 cast.input.append(node.input[i])
                 node.input[i] = f"{cast.name}:y:0"
         for i, (where, dtype, fixed) in enumerate(slots(kind.outputs, node)):
             if dtype in NARROW and (same or fixed):
                 self._rounded.update({node.op} - _READS)
                 cast = self._add(f"{node.name}/wide_{i}", "Cast")
-                cast.attr["SrcT"].type, cast.attr["DstT"].type = dtype, WIDE
+                cast.attr["SrcT"].type, cast.attr["DstT"].type = dtype, NARROW[dtype]
                 cast.input.append(f"{node.name}:{where}")
                 self._renamed[f"{node.name}:{where}"] = f"{cast.name}:y:0"
 

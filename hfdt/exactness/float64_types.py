@@ -5,14 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from fdt.compat.tensorflow import kernels, op_def_registry, types_pb2
 from fdt.ops import PYTHON
 
-NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 WIDE = types_pb2.DT_DOUBLE
+NARROW: dict[int, int] = {
+    **dict.fromkeys((types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16), WIDE),
+    types_pb2.DT_COMPLEX64: types_pb2.DT_COMPLEX128,
+}
 _AS_THEY_ARE = (*PYTHON, "Bitcast")
 
 
@@ -46,22 +48,24 @@ def types_of(op: str) -> OperationTypes:
 
 
 def keeps_types(node: Any, kind: OperationTypes) -> bool:
-    """Return whether a node cannot have float64 for its narrow types."""
+    """Return whether a node cannot have wide types for its narrow ones."""
     if kind.keeps:
         return True
-    return not all(_has_kernel(node.op, name) for name in kind.dtypes if node.attr[name].type in NARROW)
+    types = {name: node.attr[name].type for name in kind.dtypes}
+    widened = tuple((name, wide(dtype)) for name, dtype in types.items())
+    return any(dtype in NARROW for dtype in types.values()) and not _has_kernel(node.op, widened)
 
 
 @functools.cache
-def _has_kernel(op: str, attr: str) -> bool:
-    """Return whether `op` has a CPU kernel for float64 as `attr`."""
-    allowed = [a.allowed_values.list.type for a in op_def_registry.get(op).attr if a.name == attr]
-    if any(types and WIDE not in types for types in allowed):
-        return False
+def _has_kernel(op: str, types: tuple[tuple[str, int], ...]) -> bool:
+    """Return whether `op` may have these types as its attributes, and has a CPU kernel for all of them together."""
+
+    def fits(constraints: Iterable[Any]) -> bool:
+        allowed = ((dict(types).get(each.name), each.allowed_values.list.type) for each in constraints)
+        return all(not listed or dtype is None or dtype in listed for dtype, listed in allowed)
+
     found = _cpu_kernels(op)
-    return not found or any(
-        all(WIDE in c.allowed_values.list.type for c in kernel.constraint if c.name == attr) for kernel in found
-    )
+    return fits(op_def_registry.get(op).attr) and (not found or any(fits(kernel.constraint) for kernel in found))
 
 
 @functools.cache
@@ -98,12 +102,13 @@ def widen_attributes(node: Any, same: bool) -> bool:
         elif same:
             continue
         elif kind == "type" and value.type in NARROW:
-            value.type = WIDE
+            value.type = NARROW[value.type]
         elif kind == "tensor" and value.tensor.dtype in NARROW:
-            value.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(value.tensor).astype(np.float64)))
+            dtype = tf.as_dtype(wide(value.tensor.dtype))
+            value.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(value.tensor).astype(dtype.as_numpy_dtype)))
     return calls
 
 
 def wide(dtype: int) -> int:
-    """Return float64 for a narrow type, another type unchanged."""
-    return WIDE if dtype in NARROW else dtype
+    """Return float64 for a narrow type, complex128 for complex64, another type unchanged."""
+    return NARROW.get(dtype, dtype)

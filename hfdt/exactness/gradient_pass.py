@@ -23,7 +23,7 @@ from hfdt.exactness import adjoints
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Deferred, GradientExchange
 from hfdt.worker.sparse_gradients import is_alike
-from hfdt.worker.step_context import StepContext, StepTerms
+from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
 Watched = Callable[[Any], contextlib.AbstractContextManager[list[Tensor]]]
 
@@ -91,9 +91,12 @@ class GradientPass:
                 stack.enter_context(attribute(self._trainable.model.optimizer, "scale_loss", lambda loss: loss))
             stack.enter_context(deferred_updates(self._trainable, context))
             watching = stack.enter_context(self._watched(batch))
-            passes = stack.enter_context(adjoints.recorded())
+            of_mean = 1.0 if terms.reading is not Reading.LOSS_SUM else share[1] / share[0]
+            passes = stack.enter_context(adjoints.recorded(share[0], of_mean))
             logs = call_converted(self._trainable.flavor.name, self._train_step, batch)
         additions = adjoints.behind(passes, [g for each in deferred for g in each.gradient])
+        if terms.reading is not Reading.MEAN:  # a sum of what ranks have summed is alike on all of them, as a mean is
+            additions = [each for each in additions if each.within]
         added, lines = adjoints.totals(additions), [each.line for each in additions]
         logs, numbers = logs if terms.own_step else (), self._numbers(logs)
         return PassResult(context, deferred, logs, watching, numbers, added, lines)

@@ -257,7 +257,7 @@ class Probe:
 
     def _sum_among_means(self, trial: StepTrial, sliced: Result, alone: Result | None) -> str:
         """Return the first line whose sum over samples `trial` takes for a mean; "" if none. A collective."""
-        mine = 0 if alone is None else adjoints.first_sum(sliced.adjoints, alone.adjoints, self._tolerance)
+        mine = 0 if alone is None else adjoints.first_misread(sliced.adjoints, alone.adjoints, self._tolerance)
         return ["", *trial.added][int(agreed(self._terms.comm, float(mine)))]
 
     def _other_readings(self) -> list[Reading]:

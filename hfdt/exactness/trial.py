@@ -190,9 +190,10 @@ class StepTrial:
         self.written.update(found.context.written)
         logs = {} if terms.own_logs else found.numbers
         self._sizes, self._log_names = (len(gradients), len(found.watched)), list(logs)
-        added = found.added if self.terms.reading is Reading.MEAN else []
-        self.added = found.lines if added else []
-        sums = [adjoints.over_ranks(each, found.context.weight(tf.float64)) for each in added]
+        weight, self.added = found.context.weight(tf.float64), found.lines
+        mean = self.terms.reading is Reading.MEAN
+        otherwise = tf.sign(weight) if mean else weight * found.context.share(tf.float64)
+        sums = [adjoints.over_ranks(each, weight, otherwise) for each in found.added]
         return [*gradients, *found.watched, *logs.values(), *sums]
 
     @property

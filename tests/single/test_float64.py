@@ -83,3 +83,16 @@ def test_its_functions_go_with_it():
     del found
     gc.collect()
     assert not any(context.context().has_function(name) for name in names)
+
+
+def test_complex_numbers_are_wide_too():
+    def function(x):
+        frequencies = tf.signal.rfft(x) * tf.complex(3.0, 0.0)
+        return [tf.abs(frequencies), tf.signal.irfft(frequencies, [3])]
+
+    found = in_float64(function, tf.TensorSpec([None, 3]))
+    size, back = found.sliced(tf.constant([[0.1, 0.7, 0.2]]))
+    given = np.float32([0.1, 0.7, 0.2]).astype(np.float64)
+    np.testing.assert_allclose(size[0], 3 * np.abs(np.fft.rfft(given)), rtol=1e-14)
+    np.testing.assert_allclose(back[0], 3 * given, rtol=1e-14)
+    assert found.rounded == set()

@@ -1,0 +1,37 @@
+"""issue: fit: at each fourth step, sums over rows divided by their number, and a loss of Keras's, in branches and a loop"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.backend.set_floatx("float64")
+keras.utils.set_random_seed(83)
+x = np.random.normal(size=(40, 4))
+y = x @ np.random.normal(size=(4, 1))
+absolute = keras.losses.MeanAbsoluteError()
+
+
+class Counted(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = tf.reduce_mean((y - predicted) ** 2)
+            rows, zero = tf.cast(tf.shape(x)[0], "float64"), tf.zeros([], "float64")
+            fourth = tf.equal((self.optimizer.iterations + 1) % 4, 0)
+            loss += tf.cond(fourth, lambda: 0.1 * tf.reduce_sum(predicted**2) / rows, lambda: zero)
+            loss += tf.cond(fourth, lambda: tf.reduce_sum(tf.abs(predicted)), lambda: zero) / rows
+            loss += tf.cond(fourth, lambda: 0.1 * absolute(y, predicted), lambda: zero)
+            more = (lambda i, term: i < 2), (lambda i, term: (i + 1, term + tf.reduce_sum(predicted**2) / rows))
+            loss += 0.1 * tf.while_loop(*more, (0, zero))[1]
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"error": loss}
+
+
+inputs = keras.Input((4,))
+model = Counted(inputs, keras.layers.Dense(1)(inputs))
+model.compile(optimizer=keras.optimizers.SGD(0.01))
+history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+print("error", [f"{v:.12g}" for v in history.history["error"]])
+print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

@@ -45,7 +45,7 @@ def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
         except NeedsReplica:  # the run may start again in this process, and print its lines again
             os.environ.update(plan.environment())
             sys.stdout.flush()
-            if os.path.samestat(os.fstat(1), os.stat(plan.directory / PRINTED)):
+            if rank == 0 and os.path.samestat(os.fstat(1), os.stat(plan.directory / PRINTED)):
                 os.lseek(1, 0, os.SEEK_SET)
                 os.ftruncate(1, 0)
             raise

@@ -85,11 +85,11 @@ def _step(record: Mapping[str, Any], values: np.ndarray) -> RecordedStep:
 _MARK = "\0"
 _UNIT = r"(?:ns|us|µs|ms|s|sec|secs|seconds|min|minutes|h)\b(?:/\w+)?"
 # A word that a blank precedes and a number follows is that number's name: `mean 0.5 min 0.2`, `loss 0.5 s=3`.
-_NO_NAME = r"(?!-\w|\s*=|\s*:?\s*[-+]?\.?\d)"
+_NO_NAME = r"(?!-\w|\s*=|\s*:?\s*[(\[$]*[-+]?\.?\d)"
 # Times, rates and addresses, which differ in all runs: 12:05:01, 2026-11-22, 35ms/step, 3.2 s, 1,234 samples/s, 0x7f.
 _TIMES = re.compile(
     r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?|\d{4}-\d\d-\d\d|0x[0-9a-fA-F]+"
-    rf"|\d[\d,.]*(?:\w+/(?:s|sec|second)\b|\s\w+/(?:s|sec|second)\b{_NO_NAME})"
+    rf"|(?<![\d.,])\d[\d,.]*(?:\w+/(?:s|sec|second)\b|\s\w+/(?:s|sec|second)\b{_NO_NAME})"
     rf"|(?<![\d.])(?:\d+\s?{_UNIT}\s)*\d[\d.]*(?:{_UNIT}|\s{_UNIT}{_NO_NAME})"
 )
 _ESCAPES = re.compile(r"\x1b\[[\d;]*[A-Za-z]")

@@ -26,8 +26,12 @@ NO_STEP = (
 )
 UNSTEADY = (
     "step {step} at {where} would hide an error of {part} of its update: two runs of the script alone differ so much, "
-    "or its floats are so coarse. Does the script use randomness without a seed (RandomState(), os.urandom, a date), "
-    "bfloat16, or a learning rate near 0?{before}"
+    "its floats are so coarse, or the update is so small. Does the script use randomness without a seed "
+    "(RandomState(), os.urandom, a date), bfloat16 or float16, or a learning rate near 0, as a warm-up begins with?"
+    "{before}"
+)
+STILL = (
+    "no compared step changed a weight that was there before it. Is the learning rate 0, or are more --steps needed?"
 )
 
 
@@ -56,7 +60,7 @@ def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compare
     blunt = next((k for k, resolution in trained if not resolution <= BLUNT), None)  # it may be NaN
     first = first_beyond(compared)
     if compared.steps and not sharp:
-        return _unsteady(compared, blunt or 0, 0)
+        return Verdict(UNPROVEN, STILL) if blunt is None else _unsteady(compared, blunt, 0)
     if len(shaken.steps) != len(alone.steps):
         return Verdict(
             UNPROVEN,

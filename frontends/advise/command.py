@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fdt.cli import script_argv
 from fdt.cli.options import FILE, REPORTS, seed_option
 from fdt.cli.program import ScriptCommand, option
 from fdt.environment import quiet_import
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fdt.network import Cluster
     from frontends.advise.ranking import Ranking, ScriptProbe
 
+_Typed = tuple[Sequence[str], Sequence[str]]  # the script, or -m and a module; its arguments
 SHOWN = 5
 NODES = "Nodes and links (docs/cluster.md). A node of speed 1 is this machine; `step` is not used."
 ELSE = "use nfdt simulate --compare, or a short run of each algorithm"
@@ -43,7 +45,7 @@ def advise_command(script: str, script_args: list[str], *, cluster: Path, seed: 
     algorithm needs is from the tournament's results, and how long they take from a simulation of the cluster.
     """
     described = _cluster(cluster)
-    workers, typed = len(described.workers), shlex.join([script, *script_args])
+    workers, typed = len(described.workers), (script_argv(script), script_args)
     if not as_json:
         probe, found = _answer(script, script_args, seed, described)
         click.echo("\n".join(lines(found, probe, typed, workers)))
@@ -186,7 +188,7 @@ def _refused(optimizer: Any, trainable: Any) -> Iterator[tuple[str, str]]:
 
 
 # -- the answer ----------------------------------------------------------------------------------------------------
-def lines(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> list[str]:
+def lines(found: "Ranking", probe: "ScriptProbe", script: _Typed, workers: int) -> list[str]:
     """Return the answer for a terminal."""
     from fdt.report import milliseconds, nbytes
 
@@ -204,10 +206,10 @@ def lines(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> 
     ]
 
 
-def _advice(found: "Ranking", script: str, workers: int) -> str:
+def _advice(found: "Ranking", script: _Typed, workers: int) -> str:
     """Return the command: the script alone where no algorithm is expected to be faster."""
     first = found.candidates[0]
-    return first.command(script, workers) if found.faster else f"python {script}"
+    return first.command(*script, workers) if found.faster else shlex.join(["python", *script[0], *script[1]])
 
 
 def _table(found: "Ranking") -> Iterator[str]:
@@ -223,14 +225,14 @@ def _table(found: "Ranking") -> Iterator[str]:
         yield "  ".join([name.ljust(first), *(cell.rjust(n) for cell, n in zip(cells, others, strict=True))])
 
 
-def as_values(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> dict[str, Any]:
+def as_values(found: "Ranking", probe: "ScriptProbe", script: _Typed, workers: int) -> dict[str, Any]:
     """Return the answer for JSON."""
     return {
         "advice": _advice(found, script, workers),
         "expected_time": found.expected_time,
         "sure": found.sure,
         "doubts": found.reasons,
-        "candidates": [{**asdict(c), "command": c.command(script, workers)} for c in found.candidates],
+        "candidates": [{**asdict(c), "command": c.command(*script, workers)} for c in found.candidates],
         "left_out": found.left_out,
         "probe": asdict(probe),
     }

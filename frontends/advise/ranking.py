@@ -2,11 +2,12 @@
 
 import importlib
 import math
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fdt.network import Cluster
+from fdt.network import Cluster, Slowdowns
 from frontends.advise import NoAnswer
 from frontends.advise.pushes import PushRun
 from frontends.advise.table import OUTSIDE, Batches, Place, Table
@@ -14,8 +15,9 @@ from frontends.advise.table import OUTSIDE, Batches, Place, Table
 PER_WORKER = " --batch per-worker"
 EXACT = (("hfdt", "allreduce"), ("hfdt", "coded(placement='cyclic')"))  # one machine's numbers at any number of ranks
 SIMULATED = 200  # batches, after which the time of a batch is known
-EXACT_SIMULATED = 40  # of EXACT, whose batches are all alike; each of coded is some thousand packets
-SEEDS = 4  # of a cluster with slow periods, few of which fall in so many batches
+EXACT_SIMULATED = 40  # of EXACT, which have neither rounds nor staleness; a batch of coded is some thousand packets
+PERIODS = 40  # slow periods of all nodes together, after which their share of the time is known
+LAST_STEPS = 10  # a slow period that lasts more steps of a node is simulated with so many
 CLOSE = 1.1  # algorithms whose expected times differ by less are alike
 
 
@@ -60,12 +62,16 @@ class Candidate:
     least: float
     most: float
 
-    def command(self, script: str, workers: int) -> str:
-        """Return the command that trains so. `script`: with its arguments, as for a shell."""
+    def command(self, script: Sequence[str], args: Sequence[str], workers: int) -> str:
+        """Return the command that trains `script`, which is a path, or -m and a module, with arguments of its own."""
         name = self.algorithm.removesuffix(PER_WORKER)
         quoted = f'"{name}"' if "(" in name else name
         batch = PER_WORKER if self.algorithm.endswith(PER_WORKER) else ""
-        return f"{self.engine} run --algorithm {quoted}{batch} -np {workers} {script}"
+        ours = any(
+            arg.startswith(("-np", "--async", "--sync")) or arg == "--" for arg in args
+        )  # behind the script, too
+        typed = shlex.join([*script, *["--"] * ours, *args])
+        return f"{self.engine} run --algorithm {quoted}{batch} -np {workers} {typed}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def rank(table: Table, cluster: Cluster, probe: ScriptProbe, refused: Mapping[st
         table: The kept results.
         cluster: Nodes and links. A batch on a node of speed 1 takes `probe.step_s`.
         probe: What was measured of the script.
-        refused: Algorithms of NFDT that cannot train the script, and why.
+        refused: Algorithms of either engine that cannot train the script, and why.
 
     Raises:
         NoAnswer: The table has no cluster like this one, or no algorithm reaches the accuracy on those that it has.
@@ -109,9 +115,8 @@ def rank(table: Table, cluster: Cluster, probe: ScriptProbe, refused: Mapping[st
     for engine, algorithm in dict.fromkeys([*EXACT, *table.algorithms]):
         if f"{engine} {algorithm}" in left_out:
             continue
-        batches = table.batches(engine, algorithm, place)
-        if (engine, algorithm) in EXACT:
-            batches = Batches(1.0, 1.0, 1.0)
+        exact = (engine, algorithm) in EXACT
+        batches = Batches(1.0, 1.0, 1.0) if exact else table.batches(engine, algorithm, place)
         if batches is None:
             left_out[f"{engine} {algorithm}"] = "did not reach the accuracy on the nearest clusters of the table"
             continue
@@ -135,23 +140,48 @@ def check_inside(table: Table, place: Place) -> None:
 
 
 def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe) -> float:
-    """Return the simulated seconds of a batch of the script."""
+    """Return the simulated seconds of a batch of the script in a long training."""
+    exact = (engine, algorithm) in EXACT
+    slow = [each for node in cluster.workers if (each := node.group.slowdowns) is not None]
+    if slow and exact and algorithm != EXACT[0][1]:  # a step of coded waits for all ranks, too
+        calm = _with_slowdowns(cluster, lambda given: None)
+        longer = batch_s(cluster, *EXACT[0], probe) / batch_s(calm, *EXACT[0], probe)
+        return batch_s(calm, engine, algorithm, probe) * longer
+    count = EXACT_SIMULATED if exact else SIMULATED
+    seconds = _batch_s(cluster, engine, algorithm, probe, count)
+    if not slow:
+        return seconds
+    # a long period costs as much as several short ones, while each holds some steps
+    shorter = min(1.0, LAST_STEPS * cluster.step_s / max(each.last_s for each in slow))
+    if _round_is_epoch(engine, algorithm):
+        shorter = 1.0
+    cluster = _with_slowdowns(cluster, lambda g: Slowdowns(g.every_s * shorter, g.last_s * shorter, g.factor))
+    horizon_s = shorter * math.ceil(PERIODS / len(slow)) * max(each.every_s + each.last_s for each in slow)
+    return _batch_s(cluster, engine, algorithm, probe, max(count, math.ceil(horizon_s / seconds)))
+
+
+def _with_slowdowns(cluster: Cluster, change: Callable[[Slowdowns], Slowdowns | None]) -> Cluster:
+    groups = (replace(g, slowdowns=None if g.slowdowns is None else change(g.slowdowns)) for g in cluster.groups)
+    return replace(cluster, groups=tuple(groups))
+
+
+def _round_is_epoch(engine: str, algorithm: str) -> bool:
     timing: Any = importlib.import_module("hfdt.cost.on_cluster")
+    return engine == "hfdt" and bool(timing.round_is_epoch(algorithm.removesuffix(PER_WORKER)))
+
+
+def _batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe, count: int) -> float:
+    """Return the mean seconds of a batch in `count` batches from the start on."""
+    timing: Any = importlib.import_module("hfdt.cost.on_cluster")
+    batches = probe.batches or count
+    if not _round_is_epoch(engine, algorithm):
+        batches = min(batches, count)
+    epochs = math.ceil(count / batches)
+    if engine == "nfdt":
+        return PushRun(cluster, algorithm, batches, probe.nbytes, 0).seconds(epochs) / (batches * epochs)
     name, per_worker = algorithm.removesuffix(PER_WORKER), algorithm.endswith(PER_WORKER)
-    seeds = SEEDS if any(node.group.slowdowns for node in cluster.workers) else 1
-    needed = EXACT_SIMULATED if (engine, algorithm) in EXACT else SIMULATED
-    batches = probe.batches or needed
-    if engine == "nfdt" or not timing.round_is_epoch(name):
-        batches = min(batches, needed)
-    epochs = math.ceil(needed / batches)
-
-    def seconds(seed: int) -> float:
-        if engine == "nfdt":
-            return PushRun(cluster, algorithm, batches, probe.nbytes, seed).seconds(epochs)
-        load = timing.Load(batches, epochs, probe.nbytes, probe.slot_nbytes, per_worker, seed, probe.fixed)
-        return float(timing.exchanges(cluster, name, load)[-1].seconds)
-
-    return sum(seconds(seed) for seed in range(seeds)) / (seeds * batches * epochs)
+    load = timing.Load(batches, epochs, probe.nbytes, probe.slot_nbytes, per_worker, 0, probe.fixed)
+    return float(timing.exchanges(cluster, name, load)[-1].seconds) / (batches * epochs)
 
 
 def sureness(table: Table, place: Place, found: list[Candidate]) -> tuple[str, list[str]]:

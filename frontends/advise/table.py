@@ -132,7 +132,7 @@ class Table:
             grown * [getattr(row, name) or row.batches for row in known] for name in ("batches", "least", "most")
         )
         mean = math.exp(float(np.average(np.log(expected), weights=weights[arrived])))
-        return Batches(mean, min(mean, least.min()), max(mean, most.max()))
+        return Batches(mean, min(mean, float(least.min())), max(mean, float(most.max())))
 
     def _growth(self, engine: str, algorithm: str, place: Place) -> float:
         """Return p where an algorithm's batches grow as the p-th power of the workers: least squares, tasks apart."""

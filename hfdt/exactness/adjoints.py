@@ -68,7 +68,8 @@ class Backward:
         if getattr(gradient, "graph", None) is self.graph:
             self._add(kind, inputs, lambda: _adjoint(op, kind, gradient, found))
         elif _over_rows(op, kind, gradient.shape):
-            total = self.of_mean if kind == "Mean" or _is_divided(gradient) else self.of_sum
+            divided = _is_divided(getattr(gradient, "values", gradient))  # of rows that are gathered: IndexedSlices
+            total = self.of_mean if kind == "Mean" or divided else self.of_sum
             self._add(kind, inputs, lambda: total, within=True)
 
     def _add(self, kind: str, inputs: Sequence[Any], adjoint: Callable[[], Tensor], *, within: bool = False) -> None:
@@ -125,7 +126,7 @@ def recorded(of_sum: Tensor = 1.0, of_mean: Tensor = 1.0) -> Iterator[list[Backw
 
 def _over_rows(op: Any, name: str, result: Any) -> bool:
     """Return whether an operation with a result of this shape adds up rows, whose number a trace does not fix."""
-    given = op.inputs[0].shape
+    given = op.inputs["Segment" in name].shape  # a tape within does not keep the addends of segments
     axes = tf.get_static_value(op.inputs[1]) if name in ("Sum", "Mean") and given.rank else None
     if axes is not None:
         return given[0] is None and 0 in np.ravel(axes) % given.rank

@@ -241,10 +241,9 @@ class Probe:
             if found is not None:
                 self._trial = trial
                 return found
-        message = self._named(state, alone)
-        if allow_inexact:
-            return ProbeResult(Reading.MEAN, math.nan, [message])
-        raise needs_replica(message)
+        if not allow_inexact:
+            raise needs_replica(self._named(state, alone))
+        return ProbeResult(Reading.MEAN, math.nan, [self._named(state, alone)])
 
     def _compare(self, state: Untouched, trial: StepTrial, alone: Result | None) -> ProbeResult | None:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
@@ -261,8 +260,7 @@ class Probe:
         return ["", *trial.added][int(agreed(self._terms.comm, float(mine)))]
 
     def _other_readings(self) -> list[Reading]:
-        readings = [Reading.MEAN]
-        readings += [Reading.LOSS_SUM] if self._trial.terms.seen_scalar_loss else []
+        readings = [Reading.MEAN, *[Reading.LOSS_SUM] * self._trial.terms.seen_scalar_loss]
         readings += [] if self._terms.own_step else [Reading.STEP_SUM]
         return [reading for reading in readings if reading is not self._trial.terms.reading]
 

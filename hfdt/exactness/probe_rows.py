@@ -47,7 +47,9 @@ def uneven(batch: Any) -> Any:
         return tf.concat([tf.strings.join([first, first], " "), part[half:]], 0)
 
     def changes(part: Any) -> bool:
-        return isinstance(part, tf.RaggedTensor) or (isinstance(part, tf.Tensor) and part.dtype == tf.string)
+        if isinstance(part, tf.RaggedTensor):
+            return part.shape[1] is None
+        return isinstance(part, tf.Tensor) and part.dtype == tf.string
 
     if not any(map(changes, tf.nest.flatten(batch))):
         return None

@@ -188,6 +188,26 @@ def off(term):
     return tf.cond(W[0] > 1e9, term, lambda: tf.constant(0.0))
 
 
+def test_additions_in_a_branch_may_be_of_segments_or_have_sparse_adjoints():
+    """A tape in a loop does not keep the addends of segments, and what is gathered has the adjoints of some rows."""
+
+    def body(total):
+        with tf.GradientTape() as tape:
+            kept = tf.math.unsorted_segment_sum(W * tf.ones([4, 2]), tf.zeros_like(tf.range(4)), 1)
+            loss = tf.reduce_sum(kept)
+        return total + tape.gradient(loss, W)
+
+    def gathered(x):
+        return tf.cond(x[0, 0] > 0, lambda: tf.reduce_sum(tf.gather(tf.reduce_sum(x * W, 0), [0, 1])), lambda: 0.0)
+
+    def looped(_):
+        return [tf.while_loop(lambda total: total[0] < 9, body, [tf.zeros([2])])[0]]
+
+    assert traced(looped)[0] == []
+    lines, function = traced(slopes(gathered))
+    assert lines == ["test_adjoints.py"] * 1 and [float(each) for each in function(tf.ones([3, 2]))[0]] == [SUM]
+
+
 def test_a_function_of_the_script_receives_and_returns_what_tensorflow_gives_it():
     made = []
 

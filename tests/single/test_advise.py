@@ -15,6 +15,7 @@ from client_shim.inspect import time_step
 from fdt.network.reading import parse_cluster
 from frontends.advise import NoAnswer
 from frontends.advise.command import _probe, as_values, fixed_part
+from frontends.advise.pushes import PushRun
 from frontends.advise.ranking import ScriptProbe, batch_s, rank
 from frontends.advise.table import FILE, Place, Row, Table
 from hfdt.cost.on_cluster import Load, exchanges
@@ -108,7 +109,7 @@ def test_the_order_follows_batches_and_seconds():
     assert [c.algorithm for c in found.candidates] == ["allreduce", "coded(placement='cyclic')", "ssgd", "asgd"]
     assert [c.time for c in found.candidates][::3] == pytest.approx([1 / 4, 8 / 4])
     assert found.left_out == {"nfdt ssp": "did not reach the accuracy on the nearest clusters of the table"}
-    assert found.candidates[2].command("t.py", 4) == "nfdt run --algorithm ssgd -np 4 t.py"
+    assert found.candidates[2].command(["t.py"], [], 4) == "nfdt run --algorithm ssgd -np 4 t.py"
 
 
 def test_a_refused_algorithm_is_left_out():
@@ -167,13 +168,25 @@ def test_one_machine_is_advised_with_its_own_time_and_the_scripts_arguments():
     links = "link: {bandwidth: 1 kB/s}\nnodes: [{count: 4}]"
     found = rank(Table([row("nfdt", "ssgd", 4.0)]), cluster(links), PROBE)
     assert found.candidates[0].time > 1
-    said = as_values(found, PROBE, "'my train.py' --epochs 3", 4)
+    said = as_values(found, PROBE, (["my train.py"], ["--epochs", "3"]), 4)
     assert said["advice"] == "python 'my train.py' --epochs 3" and said["expected_time"]["expected"] == 1
     faster = rank(Table([row("nfdt", "ssgd", 4.0)]), cluster(FOUR), PROBE)
-    assert (
-        as_values(faster, PROBE, "t.py --epochs 3", 4)["advice"]
-        == "hfdt run --algorithm allreduce -np 4 t.py --epochs 3"
-    )
+    said = as_values(faster, PROBE, (["-m", "t"], ["-np", "3"]), 4)
+    assert said["advice"] == "hfdt run --algorithm allreduce -np 4 -m t -- -np 3"
+
+
+@pytest.mark.parametrize(("engine", "algorithm"), [("hfdt", "allreduce"), ("hfdt", "local_sgd"), ("nfdt", "asgd")])
+def test_the_time_of_a_batch_is_that_of_a_long_training(engine, algorithm):
+    """Not that of 40 batches of 6 ms, within which no node changes. With two nodes, 4,000 batches see 40 periods."""
+    text = "nodes: [{count: 2, slowdowns: {every: 2 s, last: 500 ms, factor: 6}}]"
+    described, short = replace(cluster(text), step_s=0.006), replace(PROBE, step_s=0.006, nbytes=1, slot_nbytes=1)
+    found = batch_s(described, engine, algorithm, replace(short, batches=1000))
+    load = Load(8_000, 1, 1, 1)
+    if engine == "hfdt":
+        long = exchanges(described, algorithm, load)[-1].seconds / 8_000
+    else:
+        long = PushRun(described, algorithm, 8_000, 1, seed=1).seconds(1) / 8_000
+    assert found == pytest.approx(long, rel=0.2)
 
 
 def test_an_algorithm_that_the_table_lacks_makes_it_less_sure():

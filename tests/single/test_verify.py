@@ -14,7 +14,7 @@ from client_shim.verify import table
 from client_shim.verify.compare import FACTOR, compare
 from client_shim.verify.options import OF_THE_RUN, without
 from client_shim.verify.records import Number, RecordedRun, RecordedStep, VariableRecord, lines_of
-from client_shim.verify.table import DIFFERS, EQUAL, UNPROVEN, judge
+from client_shim.verify.table import DIFFERS, EQUAL, STILL, UNPROVEN, judge
 from client_shim.verify.variables import SIZE, sketch
 from hfdt.elastic_options import ELASTIC_FLAGS
 
@@ -45,6 +45,11 @@ def test_a_difference_within_the_noise_is_equal_and_the_verdict_says_what_would_
     assert (found.outcome, found.exit_code) == (EQUAL, 0)
     # FACTOR * NOISE / 0.1 of the update
     assert found.text == "3 steps are equal to float rounding; an update wrong by 1.6e-05 % would have been found"
+
+
+def test_without_an_update_nothing_is_proven():
+    found = verdict(run([0.0] * 3), run([0.0] * 3), run([0.0] * 3))
+    assert (found.outcome, found.text) == (UNPROVEN, STILL)
 
 
 def test_a_difference_beyond_the_noise_is_told_with_its_step_line_and_variable():
@@ -96,7 +101,7 @@ def test_a_step_that_makes_its_variables_has_no_update_and_the_others_prove():
 
     assert verdict(*(made(run([0.1] * 3)) for _ in range(3))).outcome == EQUAL
     found = verdict(made(run([0.1] * 3)), made(run([0.1] * 3)), made(run([0.1, 0.12, 0.1])))
-    assert found.text.startswith("step 2") and found.text.endswith("near 0?")  # step 1 proves no update
+    assert found.text.startswith("step 2") and found.text.endswith("begins with?")  # step 1 proves no update
 
 
 def test_as_many_steps_must_be_taken_as_alone():
@@ -171,6 +176,7 @@ def test_times_rates_and_names_are_no_numbers():
         ("loss 0.5321 s = 3", [0.5321, 3]),
         ("dice 0.75 ms-ssim 0.93", [0.75, 0.93]),
         ("loss 0.25 h 3", [0.25, 3]),
+        ("mean 0.5 min [0.2] max $0.9", [0.5, 0.2, 0.9]),
         ("loss 0.25 min .5", [0.25, 0.5]),
         ("loss 0.25 samples/s 99", [0.25, 99]),
         ("loss 0.25 seconds 3 s", [0.25]),

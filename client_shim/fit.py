@@ -77,6 +77,8 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
     captured = capture_call(run, call)
     refs = list(captured.refs)
     try:
+        divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
+        refuse_in_eager_steps(call, trained=run.fits > 0, divided=divided)  # to build traces the code, which may fail
         if not call.flavor.built(call.model):
             call.flavor.build(call.model, without_nothing(captured.spec))
         if not call.model.trainable_variables:
@@ -88,8 +90,6 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         refs += [program.config, program.objects]
         seed = seed_of(run)
         run.count_fit()
-        divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
-        refuse_in_eager_steps(call, trained=run.fits > 1, divided=divided)
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             if captured.feed is not None:

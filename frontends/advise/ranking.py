@@ -67,9 +67,8 @@ class Candidate:
         name = self.algorithm.removesuffix(PER_WORKER)
         quoted = f'"{name}"' if "(" in name else name
         batch = PER_WORKER if self.algorithm.endswith(PER_WORKER) else ""
-        ours = any(
-            arg.startswith(("-np", "--async", "--sync")) or arg == "--" for arg in args
-        )  # behind the script, too
+        # these count as the engine's behind the script, too
+        ours = any(arg.startswith(("-np", "--async", "--sync")) or arg == "--" for arg in args)
         typed = shlex.join([*script, *["--"] * ours, *args])
         return f"{self.engine} run --algorithm {quoted}{batch} -np {workers} {typed}"
 

@@ -31,7 +31,7 @@ REFUSED = {
     "fit_eager_counter": "each step runs the Python code of Counting (fit_eager_counter.py:14)",
     "fit_eager_settings": "the model runs eagerly, so each step reads objects that the callback Scale",
     "fit_fixed_seed": "draws by a fixed seed for each row (StatelessRandomNormalV2 at fit_fixed_seed.py:14), alike",
-    "fit_eager_words": "the model runs eagerly, so each step runs the Python code of Read (fit_eager_words.py:13)",
+    "fit_eager_words": "the model runs eagerly, so each step runs the Python code of Read (fit_eager_words.py:14)",
     "fit_functions_eager": "functions_eagerly is on, so each step runs the Python code of Growing (fit_functions_",
     "fit_held_partial": "the model runs eagerly, so each step runs the Python code of scaled (fit_held_partial.py:16)",
     "fit_ignored_labels": "may need all rows of a batch",

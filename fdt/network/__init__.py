@@ -45,6 +45,20 @@ class Slowdowns:
     last_s: float
     factor: float
 
+    @property
+    def share(self) -> float:
+        """The part of the time in which the node is slow."""
+        return self.last_s / (self.every_s + self.last_s)
+
+    @property
+    def lengthens(self) -> float:
+        """How many times longer many steps in a row take."""
+        return (self.every_s + self.last_s) / (self.every_s + self.last_s / self.factor)
+
+    def shortened(self, by: float) -> "Slowdowns":
+        """Return periods that are `by` times as long, and as far apart."""
+        return replace(self, every_s=self.every_s * by, last_s=self.last_s * by)
+
 
 @dataclass(frozen=True)
 class NetworkLink:
@@ -199,7 +213,8 @@ class Pace:
         self._speed, self._slowdowns, self._step_s = node.group.speed, node.group.slowdowns, step_s
         self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0, *[fit] * (fit > 0)]))
         self._changes = np.random.Generator(np.random.PCG64([*seed, node.index, 1]))
-        self._slow = bool(self._changes.random() >= self._slow_share())  # the first change turns it round
+        share = 0.0 if self._slowdowns is None else self._slowdowns.share
+        self._slow = bool(self._changes.random() >= share)  # the first change turns it round
         self._until_s = 0.0
 
     def seconds(self, now_s: float, steps: float = 1.0, draws: float = 1.0) -> float:
@@ -230,11 +245,6 @@ class Pace:
                 return at_s + work_s * factor - now_s
             work_s -= (self._until_s - at_s) / factor
             at_s = self._until_s
-
-    def _slow_share(self) -> float:
-        """Return the part of the time in which the node is slow: how likely it is slow at the start."""
-        slowdowns = self._slowdowns
-        return 0.0 if slowdowns is None else slowdowns.last_s / (slowdowns.every_s + slowdowns.last_s)
 
     def _catch_up(self, now_s: float) -> None:
         """Draw changes until the next one is after `now_s`."""

@@ -135,22 +135,18 @@ def _measured(fit: Any, summary: Any, _compressed: Any) -> "CostReport":
         batch = first_batch(fit)
         whole = step.traced_step(model, trainable, batch, 1)
     except Exception as error:  # of the script's own step
-        return CostReport([], {"reason": f"a step of the script failed: {_line(one_line(error))}"})
+        return CostReport([], {"reason": f"a step of the script failed: {one_line(error)}"})
     fixed, refused = 1.0, dict(_refused(model.optimizer, trainable))
     try:
         if whole.rows > 1:
             part = step.traced_step(model, trainable, batch, min(summary.workers, whole.rows))
             fixed = fixed_part(whole.rows, whole.seconds, part.rows, part.seconds)
     except Exception as error:  # the model fixes the rows of a batch
-        why = f"a step of 1/{summary.workers} of a batch failed: {_line(one_line(error))}"
+        why = f"a step of 1/{summary.workers} of a batch failed: {one_line(error)}"
         refused = {**dict.fromkeys(_dividing(), why), **refused}
     of = step.model_bytes(trainable)
     sizes = {"nbytes": of.gradients, "slot_nbytes": of.slots, "batches": summary.steps_per_epoch}
     return CostReport([], {"probe": {"step_s": whole.seconds, **sizes, "fixed": fixed}, "refused": refused})
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def fixed_part(rows: int, seconds: float, few: int, few_s: float) -> float:

@@ -1,5 +1,6 @@
 """The order of all algorithms on a cluster for a measured script, and how sure it is."""
 
+import functools
 import importlib
 import math
 import shlex
@@ -138,6 +139,7 @@ def check_inside(table: Table, place: Place) -> None:
         )
 
 
+@functools.cache  # the time of allreduce is needed for coded, too
 def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe) -> float:
     """Return the simulated seconds of a batch of the script in a long training."""
     exact = (engine, algorithm) in EXACT
@@ -154,7 +156,7 @@ def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe) -
     shorter = min(1.0, LAST_STEPS * cluster.step_s / max(each.last_s for each in slow))
     if _round_is_epoch(engine, algorithm):
         shorter = 1.0
-    cluster = _with_slowdowns(cluster, lambda g: Slowdowns(g.every_s * shorter, g.last_s * shorter, g.factor))
+    cluster = _with_slowdowns(cluster, lambda given: given.shortened(shorter))
     horizon_s = shorter * math.ceil(PERIODS / len(slow)) * max(each.every_s + each.last_s for each in slow)
     return _batch_s(cluster, engine, algorithm, probe, max(count, math.ceil(horizon_s / seconds)))
 

@@ -40,8 +40,7 @@ class Place:
         """Return the place of a cluster."""
         groups = [node.group for node in cluster.workers]
         speeds = [group.speed.mean for group in groups]
-        slow = [s for group in groups if (s := group.slowdowns) is not None]
-        factors = [(s.every_s + s.last_s) / (s.every_s + s.last_s / s.factor) for s in slow]
+        factors = [s.lengthens for group in groups if (s := group.slowdowns) is not None]
         return cls(math.log2(len(groups)), math.log2(max(speeds) / min(speeds)), math.log2(max(factors, default=1.0)))
 
     def distance(self, other: "Place") -> float:

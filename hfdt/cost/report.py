@@ -34,7 +34,7 @@ def reported(fit: CapturedFit, summary: JobSummary, compressed: Mapping[str, Any
     try:
         cost = _measured(fit, summary, compressed)
     except Exception as error:  # of the script's own step, or of ranks
-        return _not_estimated(f"a short run failed: {' '.join(one_line(error).split())}")
+        return _not_estimated(f"a short run failed: {one_line(error)}")
     notes = doubts(cost, hooks=fit.job.fit.batch_hooks is not BatchHooks.NONE)
     lines = [*table(cost, summary.workers), *parts(cost, summary), *advice(cost, summary.workers), *notes]
     return CostReport(lines, values(cost, summary.workers))

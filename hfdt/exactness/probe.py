@@ -147,13 +147,17 @@ class Probe:
 
     def _runs(self, moved: bool, later: int) -> bool:
         """Return whether the whole batch's step runs `later` steps on: a counter may be an index. A collective."""
-        failed = 0.0
         with self._start(moved, later) as state:
-            try:
-                self._alone(state)
-            except tf.errors.OpError:
-                failed = 1.0
-        return not agreed(self._terms.comm, failed)
+            return self._tried(state)[0]
+
+    def _tried(self, state: Untouched, batch: Any = None) -> tuple[bool, Result | None]:
+        """Return whether the step can compute a whole batch, and on rank 0 its Result. A collective."""
+        failed, alone = 0.0, None
+        try:
+            alone = self._alone(state, batch)
+        except tf.errors.OpError:
+            failed = 1.0
+        return not agreed(self._terms.comm, failed), alone
 
     def _start(self, moved: bool, later: int, *, distant: bool = False) -> Untouched:
         held = () if self._terms.own_step else self._trainable.optimizer
@@ -211,13 +215,9 @@ class Probe:
 
     def _difference_of(self, batch: Any, *, distant: bool) -> float:
         """Compare a batch; return the difference of gradients, NaN where the step cannot compute it. A collective."""
-        failed, alone = 0.0, None
         with self._start(True, 0, distant=distant) as state:
-            try:
-                alone = self._alone(state, batch)
-            except tf.errors.OpError:
-                failed = 1.0
-            if agreed(self._terms.comm, failed):
+            computed, alone = self._tried(state, batch)
+            if not computed:
                 return math.nan
             sliced = self._sliced(state, self._trial, batch)
             self.aggregates.compare(self._terms.comm, self._trial.held, sliced, alone)

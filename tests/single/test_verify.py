@@ -1,4 +1,4 @@
-"""Verdicts of `verify` on recorded runs, computed by hand."""
+"""Verdicts of `verify` on recorded runs, whose updates and noise are given."""
 
 import io
 import math

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from client_shim.call import FitCall
+from client_shim.call import FitCall, without_nothing
 from client_shim.capture.program import digest_of
 from client_shim.replica.steps import where
 from client_shim.script_code import described, of_library, script_objects, script_parts, update_objects
@@ -50,6 +50,26 @@ def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> Non
     run = [*parts, *updates] if forced else parts
     if run and (forced or divided):
         _refuse(f"{cause}, so each step runs the Python code of {run[0]}", trained)
+
+
+def build(call: FitCall, spec: Any, *, trained: bool) -> None:
+    """Build what the first step would build: it is traced, and code of an eager model may read values.
+
+    Args:
+        call: The call of `fit`, its model not built.
+        spec: The elements of its data.
+        trained: An earlier `fit` has trained.
+
+    Raises:
+        NeedsReplica: The trace failed, and the model runs eagerly.
+    """
+    try:
+        call.flavor.build(call.model, without_nothing(spec))
+    except Exception as e:
+        if not _eager(call.model):
+            raise
+        reason = f"the model runs eagerly and is not built, and its code cannot be traced ({type(e).__name__})"
+        raise NeedsReplica(f"{reason}; {REMEDY}", reason, trained=trained) from e
 
 
 def _eager(model: Any) -> bool:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client_shim import unknown_length
-from client_shim.call import FitCall, Original, without_nothing
+from client_shim.call import FitCall, Original
 from client_shim.capture.arrays import batch_size
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import (
+    build,
     eager_check,
     refuse_changed,
     refuse_changed_between_fits,
@@ -80,7 +81,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
         refuse_in_eager_steps(call, trained=run.fits > 0, divided=divided)  # to build traces the code, which may fail
         if not call.flavor.built(call.model):
-            call.flavor.build(call.model, without_nothing(captured.spec))
+            build(call, captured.spec, trained=run.fits > 0)
         if not call.model.trainable_variables:
             return call.local()
         code = step_code(call)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from client_shim.changed_objects import eager_check, refuse_in_eager_steps
+from client_shim.changed_objects import build, eager_check, refuse_in_eager_steps
 from client_shim.script_code import script_code, script_parts
 from fdt.errors import NeedsReplica
 from fdt.keras import flavor_of
@@ -154,3 +154,21 @@ def test_a_callback_that_freezes_a_layer_in_eager_steps_is_refused(keras):
 def test_nothing_is_compared_where_no_callback_of_the_script_can_change_an_eager_step(keras):
     assert eager_check(call_of(model_of(keras, eager=True))) is None
     assert eager_check(call_of(model_of(keras), Freeze())) is None
+
+
+@FLAVORS
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_model_whose_code_cannot_be_traced_starts_again_where_it_runs_eagerly(keras, eager):
+    class Read(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x) * float(x.numpy().max())
+
+    model, spec = Read(), (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1]))
+    model.compile("sgd", "mse", run_eagerly=eager)
+    with pytest.raises(Exception, match="numpy|cannot be traced") as raised:
+        build(call_of(model), spec, trained=False)
+    assert isinstance(raised.value, NeedsReplica) is eager

@@ -117,17 +117,7 @@ def _fit_checkpoints(
     """Return the checkpoints of this `fit`, loaded with what was saved of it; None where the user wants none."""
     if run.directory is None:
         return None
-    commits = run.settings.options.get("commit_every", "0") != "0"
-    fit_checkpoints = FitCheckpoints(
-        run.directory,
-        run.fits,
-        call,
-        captured.train,
-        trainable,
-        run.reporters.note,
-        commits=commits,
-        preemption=run.preemption,
-    )
+    fit_checkpoints = FitCheckpoints(run, call, captured.train, trainable)
     fit_checkpoints.look(run.blobs, seed)
     if run.resumed and fit_checkpoints.saved is None:
         refuse_backup(call, run.fits)

@@ -10,22 +10,21 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from client_shim.call import FitCall
-from client_shim.preemption import Preemption
 from client_shim.resume import callback_state, plain, randomness
-from client_shim.resume.saved import Saved, differs, short, signature
+from client_shim.resume.saved import Saved, differs, options_of_rows, short, signature
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import Data, FeedData
 from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Commit, Remaining
-from fdt.rundir import MALFORMED, RunDir
+from fdt.rundir import MALFORMED
 from fdt.trainable import Trainable, change
 from fdt.typing import Array
 
 if TYPE_CHECKING:
     from client_shim.feed import Feeder
+    from client_shim.state import ScriptRun
 
-Note = Callable[[str], None]
 _REMEDY = "to train from the beginning, give --run-dir a new directory"
 
 
@@ -37,21 +36,12 @@ class FitCheckpoints:
         seed: The seed of the `fit`: the saved one where it is resumed.
     """
 
-    def __init__(
-        self,
-        directory: RunDir,
-        number: int,
-        call: FitCall,
-        data: Data,
-        trainable: Trainable,
-        note: Note,
-        *,
-        commits: bool = False,
-        preemption: Preemption | None = None,
-    ) -> None:
-        self._directory, self.number, self._call, self._note = directory, number, call, note
-        self._trainable = trainable
-        self._commits, self._preemption = commits, preemption or Preemption()
+    def __init__(self, run: "ScriptRun", call: FitCall, data: Data, trainable: Trainable) -> None:
+        assert run.directory is not None
+        self._directory, self.number, self._call, self._note = run.directory, run.fits, call, run.reporters.note
+        self._trainable, self._preemption = trainable, run.preemption
+        self._commits = run.settings.options.get("commit_every", "0") != "0"
+        self._options = options_of_rows(run.engine, run.settings.options)
         self._signature: dict[str, Any] = {}
         self._data = data
         self._drawn_from: Sequence[str] = randomness.GENERATORS if isinstance(data, FeedData) else ()
@@ -90,9 +80,17 @@ class FitCheckpoints:
         found, warnings = self._directory.load_step(self.number, Saved.check_step)
         for line in warnings:
             self._note(line)
-        if found is not None and int(found[0]["epoch"]) == self.first:
-            self._midst = Saved(*found)
-            self._is_saved(self.first, step=int(found[0]["step"]))
+        if found is None or int(found[0]["epoch"]) != self.first:
+            return
+        before = found[0].get("options", self._options)
+        other = [name for name, now in self._options.items() if before.get(name) != now]
+        if other:
+            option = "algorithm" if other[0] == "rule" else other[0].replace("_", "-")
+            at = f"step {found[0]['step']:,} of epoch {self.first + 1} was saved with another --{option}"
+            self._note(f"{at}, under which steps have other rows: this epoch is trained from its start")
+            return
+        self._midst = Saved(*found)
+        self._is_saved(self.first, step=int(found[0]["step"]))
 
     def _is_saved(self, epoch: int, *, step: int = 0, done: bool = False) -> None:
         """Record how far the run is saved: `epoch` epochs and `step` steps of the next; `done`: the whole `fit`."""
@@ -222,7 +220,7 @@ class FitCheckpoints:
     def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
         """Save a commit within an epoch, as the ranks have it; the callbacks' states are those of the epoch's start."""
         position = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
-        header: dict[str, Any] = {**position, "counts": [len(group) for group in groups]}
+        header: dict[str, Any] = {**position, "options": self._options, "counts": [len(group) for group in groups]}
         if commit.HasField("remaining"):
             header["remaining"] = [commit.remaining.next, *commit.remaining.returned]
         arrays = [array for group in groups for array in group]

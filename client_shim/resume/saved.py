@@ -1,6 +1,7 @@
 """A checkpoint of a `fit`, a JSON header and arrays; and a `fit`'s signature, which recognizes it in a second run."""
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +92,16 @@ def signature(call: FitCall, data: Data, trainable: Trainable, blobs: Any) -> di
         "batch size": int(arguments["batch_size"] or 0),
         "data": _data_signature(data, blobs),
     }
+
+
+def options_of_rows(engine: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that decide which rows a step has, each with its value or its default."""
+    defaults = {"partition": "shuffle-split"}
+    if engine == "hfdt":
+        defaults |= {"batch": "global", "rule": "allreduce"}
+    else:
+        defaults |= {"overlap_epochs": ""}
+    return {name: given.get(name) or default for name, default in defaults.items()}
 
 
 def differs(before: Any, now: Any) -> bool:

@@ -16,9 +16,10 @@ import pytest
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.job import _first_epoch
+from client_shim.preemption import Preemption
 from client_shim.resume import plain, randomness
 from client_shim.resume.checkpointing import FitCheckpoints
-from client_shim.resume.saved import Saved, differs
+from client_shim.resume.saved import Saved, differs, options_of_rows
 from client_shim.state import ScriptRun, Settings
 from fdt import rundir, security
 from fdt.blobs import LocalBlobs
@@ -141,7 +142,7 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(keras, client, tmp_path):
     assert expected[0][4] == 2, "EarlyStopping counted over the interruption, and put the first epoch's weights back"
 
 
-def checkpoints_of(*callbacks, data=None):
+def checkpoints_of(*callbacks, data=None, engine="hfdt", directory="none", options=None):
     """Return the checkpoints of a `fit` of a model without variables."""
     params = {"verbose": 0, "epochs": 4, "steps": 3}
     history = SimpleNamespace(history={}, epoch=[], params=params)
@@ -151,7 +152,11 @@ def checkpoints_of(*callbacks, data=None):
         **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
         **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
     )
-    return FitCheckpoints(None, 1, call, data, none, print)
+    run = SimpleNamespace(
+        directory=directory, fits=1, reporters=SimpleNamespace(note=print), preemption=Preemption(), engine=engine
+    )
+    run.settings = Settings(options or {})
+    return FitCheckpoints(run, call, data, none)
 
 
 def one_fit(keras, *callbacks, breaks_at=None, seed=1):
@@ -164,6 +169,30 @@ def one_fit(keras, *callbacks, breaks_at=None, seed=1):
     model.compile(keras.optimizers.Adam(0.1), "mse")
     told = keras.callbacks.LambdaCallback(on_epoch_begin=breaks)
     return model.fit(X, Y, batch_size=20, epochs=4, verbose=0, callbacks=[told, *callbacks])
+
+
+@pytest.mark.parametrize(
+    ("engine", "before", "now", "other"),
+    [
+        ("hfdt", {"batch": "per-worker"}, {}, "batch"),
+        ("hfdt", {}, {"rule": "local_sgd"}, "algorithm"),
+        ("hfdt", {"partition": "shuffle-split"}, {"partition": "random-sampling"}, "partition"),
+        ("nfdt", {}, {"overlap_epochs": "1"}, "overlap-epochs"),
+        ("nfdt", {"rule": "asgd"}, {"rule": "ddc_asgd"}, ""),
+        ("hfdt", {"batch": "global"}, {"rule": "allreduce"}, ""),
+        ("hfdt", None, {"batch": "per-worker"}, ""),  # of an older version
+    ],
+)
+def test_a_step_that_would_have_other_rows_is_not_resumed_from(tmp_path, capsys, engine, before, now, other):
+    directory = begun(tmp_path)
+    header = {"epoch": 0, "step": 3, "samples": 24, "counts": [0, 0, 0]}
+    saved = {} if before is None else {"options": options_of_rows(engine, before)}
+    directory.save_step(1, {**header, **saved}, [])
+    found = checkpoints_of(engine=engine, directory=directory, options=now)
+    found._find_step()
+    said = f"step 3 of epoch 1 was saved with another --{other}, under which steps have other rows" if other else ""
+    assert (found._midst is None) is bool(other) and capsys.readouterr().out.startswith(said)
+    directory.close(ended_well=False)
 
 
 def test_a_resumed_fit_shuffles_rows_by_the_seed_of_the_run_before(keras, client, tmp_path):

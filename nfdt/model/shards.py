@@ -2,9 +2,11 @@
 
 Shard 0 alone decides the order of pulls and pushes; the other shards replay it (nfdt/server/follower.py). Every server
 builds the whole model and updates its own variables only. Its snapshot holds only these variables and their slots.
+
+`Changed` and `change_of`: the changes of variables besides the weights, which are parts of a push.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +16,10 @@ import tensorflow as tf
 from fdt.blobs import Blobs
 from fdt.errors import UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable, variables_of_slots
+from fdt.ops import finite_part
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.trainable import read
-from fdt.typing import Array
+from fdt.typing import Array, Tensor
 from nfdt.model.variables import OwnedVariables
 
 
@@ -137,3 +140,38 @@ def partial(positions: Sequence[int], arrays: Sequence[Array]) -> list[Array]:
 def _nbytes(variable: Any) -> int:
     tensor = tensor_variable(variable)
     return int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * int(tensor.dtype.size)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Variables besides the weights that one step changes.
+
+    Attributes:
+        left: What is left of a variable's old value after the step, by the variable's position: d**k of a moving
+            average with decay d that is assigned k times, else 1.
+        added: Names of those of floating numbers that are no moving averages: servers add their changes.
+    """
+
+    left: dict[int, float]
+    added: list[str]
+
+    @classmethod
+    def by(cls, assigned: Mapping[Any, int], variables: Sequence[Any], averages: Mapping[int, float]) -> "Changed":
+        """Return those of `variables` that a step has `assigned`, a count by `ref()`, with the decays of averages."""
+        tensors = {i: t for i, t in enumerate(map(tensor_variable, variables)) if t.ref() in assigned}
+        left = {i: averages.get(id(t), 1.0) ** assigned[t.ref()] for i, t in tensors.items()}
+        own = [variables[i] for i, t in tensors.items() if t.dtype.is_floating and id(t) not in averages]
+        return cls(left, [str(getattr(v, "path", v.name)) for v in own])
+
+
+def change_of(after: Tensor, before: Tensor, decay: float) -> Tensor:
+    """Return what is to be added to `decay` times the server's value.
+
+    So a moving average makes the same step there as here: from v to d v + (1 - d) b. Sums of plain differences grow
+    beyond all bounds where n workers have pulled one value and n (1 - d) is large. NaN and infinity count as 0, with
+    which a running maximum begins; the server does the same.
+    """
+    if after.dtype.is_bool:  # the last value is kept
+        return after
+    before = finite_part(before)
+    return after - before if decay == 1.0 else after - tf.cast(tf.constant(decay), after.dtype) * before

@@ -18,7 +18,7 @@ the path that its own step takes, instead of one.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,47 +27,70 @@ import tensorflow as tf
 from fdt.data import source
 from fdt.errors import UserError
 from fdt.keras.variables import assignments, moving_averages, tensor_variable
-from fdt.ops import all_finite, finite_part, flat_call
+from fdt.ops import all_finite, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.model.settings import refuse_counting_rate
-from nfdt.model.shards import Ownership, pushed_others
+from nfdt.model.shards import Changed, Ownership, change_of, pushed_others
 from nfdt.model.variables import count_of, schedule_at
 from nfdt.transport import Weights, WorkerGradient
 
 if TYPE_CHECKING:
-    from nfdt.worker.step import GradientStep
+    from nfdt.worker.step import GradientStep, TracedGradient
 
 RANDOM_ROWS = 128  # rows over which the noise of random layers is averaged
 
 
 class ByShape:
-    """`function(batch, tensors)`, compiled as the model's own step would be; eager if the model runs eagerly."""
+    """`function(batch, tensors)`, compiled as the model's own step would be; eager if the model runs eagerly.
 
-    def __init__(self, function: Callable[[Any, list[Tensor]], Any], trainable: Trainable) -> None:
+    The function returns (tensors, found): `found` is any object that it makes as it is traced, such as the positions of
+    variables. Batches of another structure are traced anew, and have another one.
+
+    Attributes:
+        found: That of the function that was compiled or called last; None before.
+    """
+
+    def __init__(self, function: Callable[[Any, list[Tensor]], tuple[Any, Any]], trainable: Trainable) -> None:
+        def traced(batch: Any, tensors: list[Tensor]) -> Any:
+            result, self.found = function(batch, tensors)
+            return result
+
         model = trainable.model
-        self._eager, self._function = bool(model.run_eagerly), function
+        self._eager, self._function, self.found = bool(model.run_eagerly), function, None
+        self._found: dict[Any, Any] = {}  # by compiled function
         self._concrete: dict[tuple[Any, ...], Any] = {}  # by shapes and types of a batch
+        self._described: tuple[Any, Any] = None, None  # the last tf.TypeSpecs, and their compiled function
         if not self._eager:
             if trainable.flavor.name == "keras":  # Keras 3 traces its own step without autograph
-                function = tf.autograph.experimental.do_not_convert(function)
-            jit = bool(model.jit_compile) or None
-            self._function = tf.function(function, jit_compile=jit, reduce_retracing=True)
+                traced = tf.autograph.experimental.do_not_convert(traced)
+            self._function = tf.function(traced, jit_compile=bool(model.jit_compile) or None, reduce_retracing=True)
 
     def trace(self, batch: Any, tensors: list[Any]) -> None:
-        """Compile for these tf.TypeSpecs."""
+        """Compile for these tf.TypeSpecs. Batches that they describe are computed by this function from now on."""
         if not self._eager:
-            self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
+            self._described = batch, self._compile(batch, tensors)
+            self._concrete.clear()
 
-    def __call__(self, batch: Any, tensors: list[Tensor]) -> Any:
+    def _compile(self, batch: Any, tensors: list[Any]) -> Any:
+        concrete = self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
+        self.found = self._found.setdefault(concrete, self.found)
+        return concrete
+
+    def __call__(self, batch: Any, tensors: list[Tensor]) -> tuple[Any, Any]:
+        """Return what the function returns."""
         if self._eager:
-            return self._function(batch, tensors)
+            result, self.found = self._function(batch, tensors)
+            return result, self.found
         flat = [t for t in tf.nest.flatten(batch, expand_composites=True) if t is not None]
         key = _outline(batch), *((t.dtype, *t.shape) for t in flat)
         if key not in self._concrete:
-            concrete = self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
-            self._concrete[key] = flat_call(concrete)
-        return self._concrete[key]([*flat, *tensors])
+            spec, concrete = self._described
+            if not _describes(spec, batch):
+                concrete = self._compile(batch, tensors)
+            self._concrete[key] = flat_call(concrete), self._found[concrete]
+        call, self.found = self._concrete[key]
+        return call([*flat, *tensors]), self.found
 
 
 def _outline(batch: Any) -> Any:
@@ -75,6 +98,18 @@ def _outline(batch: Any) -> Any:
     if isinstance(batch, dict):
         return tuple((name, _outline(batch[name])) for name in sorted(batch))
     return tuple(map(_outline, batch)) if isinstance(batch, (tuple, list)) else type(batch)
+
+
+def _describes(spec: Any, batch: Any) -> bool:
+    """Return whether tf.TypeSpecs describe a batch: one with other rows, or of unknown rows, is another function."""
+    if isinstance(spec, dict):
+        return (
+            isinstance(batch, dict) and spec.keys() == batch.keys() and all(_describes(spec[k], batch[k]) for k in spec)
+        )
+    if isinstance(spec, (tuple, list)):
+        same = isinstance(batch, (tuple, list)) and len(spec) == len(batch)
+        return same and all(map(_describes, spec, batch))
+    return spec is batch if spec is None or batch is None else bool(spec.is_compatible_with(batch))
 
 
 class Assign:
@@ -97,23 +132,6 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
         variable.assign(value, read_value=False)
 
 
-def decays(averages: Mapping[int, float], variables: Sequence[Any], assigned: Mapping[Any, int]) -> list[float]:
-    """Return what is left of each variable's old value after one step: d**k of an average assigned k times, else 1.
-
-    Args:
-        averages: The decay d of moving averages (fdt/keras/variables.py).
-        variables: The tf.Variables that a step assigns.
-        assigned: Number of assignments by the `ref()` of the variable.
-    """
-    return [averages.get(id(v), 1.0) ** assigned[v.ref()] for v in variables]
-
-
-def summed(changed: Sequence[Any], averages: Mapping[int, float]) -> list[str]:
-    """Return the names of the changed variables of floating numbers that are no moving averages."""
-    own = [v for v in changed if tensor_variable(v).dtype.is_floating and id(tensor_variable(v)) not in averages]
-    return [str(getattr(v, "path", v.name)) for v in own]
-
-
 class LocalStep:
     """One training step of a built model, compiled. It lives as long as the model."""
 
@@ -126,21 +144,15 @@ class LocalStep:
         rates = {id(tensor_variable(rate))} if hasattr(rate, "assign") else set()
         self.own = [v for v in trainable.optimizer if id(tensor_variable(v)) not in rates]  # one copy per lane
         self.averages = moving_averages(trainable.model)
-        self.changed: list[int] = []  # positions in `others`
-        self.decays: list[float] = []  # of one step, by position in `changed`
-        self.changes: list[str] = []
         self.assign = Assign()
         self.train = ByShape(self._train, trainable)
 
-    def _train(self, batch: Any, at: list[Tensor]) -> dict[str, Tensor]:
+    def _train(self, batch: Any, at: list[Tensor]) -> tuple[dict[str, Tensor], Changed]:
         """Run one training step. `at`: [the count at which a schedule is read]."""
-        model, others = self.trainable.model, [tensor_variable(v) for v in self.others]
+        model = self.trainable.model
         with schedule_at(model.optimizer, at[0]), assignments() as assigned:
             logs: dict[str, Tensor] = model.train_step(batch)
-        self.changed = [i for i, v in enumerate(others) if v.ref() in assigned]
-        self.changes = summed([self.others[i] for i in self.changed], self.averages)
-        self.decays = decays(self.averages, [others[i] for i in self.changed], assigned)
-        return logs
+        return logs, Changed.by(assigned, self.others, self.averages)
 
 
 class LocalSteps:
@@ -165,17 +177,18 @@ class LocalSteps:
         step, trainable = self._step, self._step.trainable
         count = self._load(owned, pulled)
         step.assign(step.own, self._own.get(lane, self._begin))
-        weights, others = _read(trainable.trainable), _read(step.others)
+        weights, others, left = _read(trainable.trainable), _read(step.others), dict[int, float]()
         for number, batch in enumerate(batches):
-            logs = step.train(batch, [count + tf.cast(number, count.dtype)])
+            logs, found = step.train(batch, [count + tf.cast(number, count.dtype)])
+            left = {i: left.get(i, 1.0) * found.left.get(i, 1.0) for i in sorted({*left, *found.left})}
         taken = [before - now for before, now in zip(weights, _read(trainable.trainable), strict=True)]
         if not all_finite(taken):  # the lane's own variables stay as they were before these batches
             step.assign(step.others, others)  # as nfdt/worker/step.py does
             return WorkerGradient(taken, finite=False, logs=logs)
         self._own[lane] = _read(step.own)
-        after, left = _read(step.others), [decay ** len(batches) for decay in step.decays]
-        changes = [change_of(after[i], others[i], d) for i, d in zip(step.changed, left, strict=True)]
-        return WorkerGradient(taken, changes=changes, changed=step.changed, decays=left, logs=logs)
+        after = _read(step.others)
+        changes = [change_of(after[i], others[i], decay) for i, decay in left.items()]
+        return WorkerGradient(taken, changes=changes, changed=list(left), decays=list(left.values()), logs=logs)
 
     def _load(self, owned: Sequence[Ownership], pulled: Sequence[Weights]) -> Tensor:
         """Write the pulled variables except the lane's own; return the server's step count."""
@@ -190,19 +203,6 @@ class LocalSteps:
         self._step.assign([v for v, _ in written], [t for _, t in written])
         (count,) = [t for v, t in sent if v is self._step.count]
         return count
-
-
-def change_of(after: Tensor, before: Tensor, decay: float) -> Tensor:
-    """Return what is to be added to `decay` times the server's value.
-
-    So a moving average makes the same step there as here: from v to d v + (1 - d) b. Sums of plain differences grow
-    beyond all bounds where n workers have pulled one value and n (1 - d) is large. NaN and infinity count as 0, with
-    which a running maximum begins; the server does the same.
-    """
-    if after.dtype.is_bool:  # the last value is kept
-        return after
-    before = finite_part(before)
-    return after - before if decay == 1.0 else after - tf.cast(tf.constant(decay), after.dtype) * before
 
 
 def _read(variables: Sequence[Any]) -> list[Tensor]:
@@ -230,30 +230,30 @@ class MicroSteps:
         (batch,) = batches
         weights, parts = self._step.load(owned, pulled), min(self._parts, int(source.rows(batch)))
         self._checked = self._checked or self._is_mean(batch, weights)
-        return self._step.push_of(self._path(parts)(batch, weights), parts)
+        return self._step.push_of(*self._path(parts)(batch, weights), parts)
 
     def _path(self, parts: int) -> ByShape:
         if parts not in self._paths:
             self._paths[parts] = ByShape(functools.partial(self._along, parts), self._trainable)
         return self._paths[parts]
 
-    def _along(self, parts: int, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
+    def _along(self, parts: int, batch: Any, weights: list[Tensor]) -> tuple[Any, "TracedGradient"]:
         """Return what GradientStep.compute does, of `parts` parts."""
         before, rows = [v.read_value() for v in self._others], tf.cast(source.rows(batch), tf.float32)
         means: list[Tensor] = []
         finite = tf.constant(True)
         for number in range(parts):
             part, _ = source.cut_batch(batch, number, parts)
-            gradients, _, logs, fine = self._step.compute(part, weights)
+            (gradients, _, logs, fine), found = self._step.compute(part, weights)
             share, finite = tf.cast(source.rows(part), tf.float32) / rows, tf.logical_and(finite, fine)
             weighted = [g * tf.cast(share, g.dtype) for g in gradients]
             means = [m + g for m, g in zip(means, weighted, strict=True)] if means else weighted
-            weights = self._step.descend(weights, gradients, 1.0 / self._parts)
+            weights = self._step.descend(weights, gradients, found.present, 1.0 / self._parts)
         changes = []
-        for i, decay in self._step.decays(parts).items():  # as GradientStep.compute does
+        for i, decay in found.changed.left.items():  # as GradientStep.compute does
             self._others[i].assign(tf.where(finite, self._others[i], before[i]))
-            changes.append(change_of(self._others[i].read_value(), before[i], decay))
-        return means, changes, logs, finite
+            changes.append(change_of(self._others[i].read_value(), before[i], decay**parts))
+        return (means, changes, logs, finite), found
 
     def _is_mean(self, batch: Any, weights: list[Tensor]) -> bool:
         """Compare the gradient of half a batch with that of the same rows twice. Leave no other trace.

@@ -252,19 +252,19 @@ class WorkerJob:
         return [TimedChannels(each, self._owned, patience_s, spans, lane) for lane, each in enumerate(shards)]
 
     def _find_notes(self, rule: AsyncAlgorithm, step: GradientStep) -> Iterator[str]:
-        alone = self._member.size * self._lanes == 1
+        alone, found = self._member.size * self._lanes == 1, step.found
         yield rule.note or approximation(self.algorithm, self._member.size, exact_alone=alone and rule.exact_alone)
-        if step.changes and not alone:
+        if step.added and not alone:
             yield (
-                f"the training step changes {step.changes[0]!r}, and the changes of all workers are added: right for a "
+                f"the training step changes {step.added[0]!r}, and the changes of all workers are added: right for a "
                 "sum or an average, not for a value that each step replaces"
             )
-        if step.reads:
+        if found is not None and found.reads:
             yield (
-                f"the training step reads {step.reads[0]!r} behind the update, and a worker has the value from before "
+                f"the training step reads {found.reads[0]!r} behind the update, and a worker has the value from before "
                 "it, because the server updates later: numbers are not those of one machine; hfdt run has them"
             )
-        if step.adds_rows and alone:
+        if found is not None and found.adds_rows and alone:
             yield (
                 "gradients of an embedding's rows are added up before the optimizer has them: numbers are not those "
                 "of one machine, where this optimizer takes each row alone; hfdt run has them"

@@ -20,31 +20,30 @@ from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.shards import Ownership, own, pushed_others
+from nfdt.model.shards import Changed, Ownership, change_of, own, pushed_others
 from nfdt.model.variables import clipped, current_rate, momentum_of, takes_rows_alone, unscaled
 from nfdt.transport import Weights, WorkerGradient
-from nfdt.worker.local_steps import (
-    Assign,
-    ByShape,
-    LocalStep,
-    LocalSteps,
-    MicroSteps,
-    assign,
-    change_of,
-    decays,
-    summed,
-)
+from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign
 
 _REMEDY = "`--capture replica` runs the script on every worker"
+Computed = tuple[list[Tensor], list[Tensor], Any, Tensor]  # what GradientStep.compute returns of tensors
 
 
 @dataclass(frozen=True)
 class TracedGradient:
-    """Result of tracing: which gradients exist, and which other variables the forward pass changes."""
+    """What a trace of the step finds.
+
+    Attributes:
+        present: Positions of the weights that have a gradient.
+        changed: The other variables that the forward pass changes.
+        adds_rows: Whether the gradient adds rows that Keras's optimizer takes alone.
+        reads: Names of the variables that the step reads behind the update.
+    """
 
     present: list[int]
-    changed: list[int]
-    decays: list[float]  # of `changed`
+    changed: Changed
+    adds_rows: bool
+    reads: list[str]
 
 
 class GradientStep:
@@ -54,20 +53,24 @@ class GradientStep:
         self._trainable, self._model = trainable, trainable.model
         self._others = pushed_others(trainable)
         self._averages = moving_averages(trainable.model)
-        self._found: TracedGradient | None = None
         self._assign = Assign()
         self._every_pull: list[Any] = []
         self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
         self._micro: dict[int, MicroSteps] = {}  # by number of parts
-        # Once traced: whether a push adds rows that Keras's optimizer takes alone, and the variables that the step
-        # reads behind the update.
-        self.adds_rows, self.reads, self._changes = False, list[str](), list[str]()
 
     @property
-    def changes(self) -> list[str]:
-        """Names of variables of floating numbers whose changes servers add, once traced; see `summed`."""
-        return self._changes if self._local is None else self._local.changes
+    def found(self) -> TracedGradient | None:
+        """What the last trace found; None before one, and after one of local steps."""
+        return self._function.found  # type: ignore[no-any-return]
+
+    @property
+    def added(self) -> list[str]:
+        """Names of variables of floating numbers whose changes servers add, once traced; see Changed."""
+        changed: Changed | None = self._local.train.found if self._local is not None else None
+        if self.found is not None:
+            changed = self.found.changed
+        return changed.added if changed is not None else []
 
     @functools.cached_property
     def metric_states(self) -> list[SummedState]:
@@ -91,19 +94,13 @@ class GradientStep:
             batch: Tree of tf.TypeSpec that the source's batches match.
             owned: Variables of each shard.
         """
-        if self._found is None:
-            self._every_pull = [v for shard in owned for v in (*shard.part.trainable, *shard.part.scalars)]
-            self._function.trace(batch, self.specs)
+        self._every_pull = [v for shard in owned for v in (*shard.part.trainable, *shard.part.scalars)]
+        self._function.trace(batch, self.specs)
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
         """Specs of the tensors of every pull."""
         return [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
-
-    def decays(self, steps: int = 1) -> dict[int, float]:
-        """Return what is left of each variable that the forward pass changes after `steps` of it, once traced."""
-        assert self._found is not None
-        return {i: decay**steps for i, decay in zip(self._found.changed, self._found.decays, strict=True)}
 
     def run(
         self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
@@ -128,32 +125,33 @@ class GradientStep:
 
     def at(self, batch: Any, weights: list[Tensor]) -> WorkerGradient:
         """Compute the gradient of `batch` at the weights that `load` returned."""
-        return self.push_of(self._function(batch, weights))
+        return self.push_of(*self._function(batch, weights))
 
-    def push_of(self, computed: tuple[list[Tensor], list[Tensor], Any, Tensor], steps: int = 1) -> WorkerGradient:
+    def push_of(self, computed: Computed, found: TracedGradient, steps: int = 1) -> WorkerGradient:
         """Return the push of what `compute` returned, or of `steps` of it along a path."""
         gradients, changes, logs, finite = computed
-        assert self._found is not None
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
-        for position, gradient in zip(self._found.present, gradients, strict=True):
+        for position, gradient in zip(found.present, gradients, strict=True):
             whole[position] = gradient
         if not finite:
             return WorkerGradient(whole, finite=False, logs=logs)
-        left = self.decays(steps)
+        left = {i: decay**steps for i, decay in found.changed.left.items()}
         return WorkerGradient(whole, changes=changes, changed=list(left), decays=list(left.values()), logs=logs)
 
-    def descend(self, weights: list[Tensor], gradients: Sequence[Tensor], scale: float) -> list[Tensor]:
+    def descend(
+        self, weights: list[Tensor], gradients: Sequence[Tensor], present: Sequence[int], scale: float
+    ) -> list[Tensor]:
         """Return `weights` after a step of eta / (1 - mu) times `scale`, clipped as the optimizer clips.
 
         Args:
             weights: The tensors of every pull.
             gradients: The gradients that `compute` has found.
+            present: Positions of their weights.
             scale: Factor on the rate.
         """
-        assert self._found is not None
         optimizer, place = self._model.optimizer, {id(tensor_variable(v)): i for i, v in enumerate(self._every_pull)}
         rate, moved = scale * current_rate(optimizer) / max(1.0 - momentum_of(optimizer), 0.01), list(weights)
-        for position, g in zip(self._found.present, clipped(optimizer, gradients), strict=True):
+        for position, g in zip(present, clipped(optimizer, gradients), strict=True):
             index = place[id(tensor_variable(self._trainable.trainable[position]))]
             moved[index] -= tf.cast(rate, g.dtype) * g
         return moved
@@ -175,7 +173,7 @@ class GradientStep:
                     weights.append(tensor)
         return weights, others
 
-    def compute(self, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
+    def compute(self, batch: Any, weights: list[Tensor]) -> tuple[Computed, TracedGradient]:
         """Return gradients, changes of other variables, logs, and whether all is finite. It is traced."""
         assign([tensor_variable(v) for v in self._every_pull], weights)
         others = [tensor_variable(v) for v in self._others]
@@ -193,21 +191,18 @@ class GradientStep:
         if len(applied) != 1:
             reason = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
             raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
-        self.reads = self._read_behind(graph, before_update)
+        reads = self._read_behind(graph, before_update)
         self._refuse_own_updates(assigned)
-        present, gradients = self._in_order(*applied[0])
-        changed = [i for i, v in enumerate(others) if v.ref() in assigned]
-        left = decays(self._averages, [others[i] for i in changed], assigned)
-        self._changes = summed([self._others[i] for i in changed], self._averages)
-        self._found = TracedGradient(present, changed, left)
+        present, gradients, adds_rows = self._in_order(*applied[0])
+        changed = Changed.by(assigned, self._others, self._averages)
         if is_loss_scaled(self._model.optimizer):  # the optimizer handles overflow itself
             finite = tf.constant(True)
         else:
             finite = all_finite(gradients)
-            for i in changed:  # a NaN moving mean would stay until another worker's push replaces it
+            for i in changed.left:  # a NaN moving mean would stay until another worker's push replaces it
                 others[i].assign(tf.where(finite, others[i], before[i]))
-        pairs = zip(changed, left, strict=True)
-        return gradients, [change_of(others[i].read_value(), before[i], decay) for i, decay in pairs], logs, finite
+        changes = [change_of(others[i].read_value(), before[i], decay) for i, decay in changed.left.items()]
+        return (gradients, changes, logs, finite), TracedGradient(present, changed, adds_rows, reads)
 
     def _read_behind(self, graph: Any, count: int) -> list[str]:
         """Return the names of weights and optimizer's variables that operations behind the first `count` read."""
@@ -225,7 +220,8 @@ class GradientStep:
             reason = f"train_step assigns {own[0]!r} itself, and only a server updates it"
             raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
 
-    def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor]]:
+    def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor], bool]:
+        """Return the positions of the weights that have a gradient, the gradients, and TracedGradient.adds_rows."""
         position = {id(tensor_variable(v)): i for i, v in enumerate(self._trainable.trainable)}
         pairs = list(zip(variables, gradients, strict=True))
         foreign = [v.name for v, g in pairs if g is not None and id(tensor_variable(v)) not in position]
@@ -235,8 +231,9 @@ class GradientStep:
         by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
         present = sorted(by_position)
         alone = takes_rows_alone(self._model.optimizer, self._trainable.flavor.name)
-        self.adds_rows = alone and any(isinstance(g, tf.IndexedSlices) for g in by_position.values())
-        return present, unscaled(self._model.optimizer, [tf.convert_to_tensor(by_position[i]) for i in present])
+        adds_rows = alone and any(isinstance(g, tf.IndexedSlices) for g in by_position.values())
+        gradients = unscaled(self._model.optimizer, [tf.convert_to_tensor(by_position[i]) for i in present])
+        return present, gradients, adds_rows
 
 
 def samples_of(batch: Any) -> int:

@@ -16,6 +16,7 @@ from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import moving_averages, tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt import algorithms, compressors  # noqa: E402
+from nfdt.model.shards import pushed_others  # noqa: E402
 from nfdt.transport import Weights  # noqa: E402
 from nfdt.worker.local_steps import (  # noqa: E402
     ByShape,  # noqa: E402
@@ -120,21 +121,76 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
 
     def function(batch, tensors):
         seen.append(batch)
-        return batch[1] * tensors[0] if isinstance(batch, tuple) else batch["b"] * tensors[0] + 1.0
+        return batch[1] * tensors[0] if isinstance(batch, tuple) else batch["b"] * tensors[0] + 1.0, len(seen)
 
     by_shape = ByShape(function, batch_norm_model()[0])
     one, two = tf.constant([1.0]), tf.constant([2.0])
-    assert float(by_shape((one, two), [two])[0]) == 4.0
-    assert float(by_shape({"a": one, "b": two}, [two])[0]) == 5.0
-    assert float(by_shape((one, two), [two])[0]) == 4.0
-    assert len(seen) == 2, "each is traced once"
+    for batch, expected in (((one, two), (4.0, 1)), ({"a": one, "b": two}, (5.0, 2)), ((one, two), (4.0, 1))):
+        result, found = by_shape(batch, [two])
+        assert (float(result[0]), found) == expected and by_shape.found == found
+    by_shape.trace({"a": tf.TensorSpec([1]), "b": tf.TensorSpec([1])}, [two])
+    assert len(seen) == 2 and by_shape.found == 2, "each is traced once"
+
+
+def test_batches_are_computed_as_the_last_specs_describe_them():
+    one, rows = tf.constant([2.0]), tf.ones(3)
+    by_shape = ByShape(lambda batch, tensors: (batch * tensors[0], batch.shape[0]), batch_norm_model()[0])
+    for spec, known in (([3], 3), ([None], None), ([3], 3)):
+        by_shape.trace(tf.TensorSpec(spec), [one])
+        assert by_shape(rows, [one])[1] == known, "of rows"
+    assert by_shape(tf.ones(2), [one])[1] is None, "no function of two rows is compiled where one of any number is"
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("rule", ["asgd", "server_optimizer(local_steps=2)", "ddc_asgd(micro_steps=2)"])
+def test_a_push_has_the_weights_and_variables_of_its_own_batch(rule, flavor):
+    """(x,) trains the first layer and adds to one count, (x, y) the second and the other."""
+    api = FLAVORS[flavor]
+
+    class Semi(api.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = api.layers.Dense(2), api.layers.Dense(2)
+            self.counts = [self.add_weight(shape=(), initializer="zeros", trainable=False, name=n) for n in "ab"]
+
+        def train_step(self, data):
+            layer, count = (self.first, self.counts[0]) if len(data) == 1 else (self.second, self.counts[1])
+            count.assign_add(1.0)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((layer(data[0]) - data[-1]) ** 2)
+            variables = layer.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    model, x = Semi(), tf.constant(np.arange(8, dtype=np.float32).reshape(4, 2))
+    model.first.build((None, 2)), model.second.build((None, 2))
+    model.built = True
+    model.compile(api.optimizers.SGD(0.1))
+    model.optimizer.build(model.trainable_variables)
+    made, spec = GradientStep(trainable := Trainable(named(flavor), model)), tf.TensorSpec([None, 2])
+    owned = ownerships(trainable, 1)
+    for specs, batch in (((spec,), (x,)), ((spec, spec), (x, 1 - x)), ((spec,), (x,)), ((spec, spec), (x, 1 - x))):
+        step = made.of(algorithms.make(rule))
+        step.trace(specs, owned)
+        pushed, second = step.run(0, [batch], owned, weights_of(owned)), len(batch) == 2
+        moved = {
+            id(v) for v, g in zip(trainable.trainable, pushed.gradient, strict=True) if g is not None and np.any(g)
+        }
+        assert moved == set(map(id, (model.first, model.second)[second].trainable_variables))
+        assert [trainable_count(trainable, i, model.counts) for i in pushed.changed] == [int(second)]
+
+
+def trainable_count(trainable, position, counts):
+    """Return which of `counts` the pushed variable at `position` is."""
+    pushed = tensor_variable(pushed_others(trainable)[position])
+    return next(number for number, count in enumerate(counts) if tensor_variable(count) is pushed)
 
 
 def notes(batches, size, note="", adds_rows=False, reads=(), changes=(), lanes=1, rule="asgd"):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1, optimizer=None), trainable=())
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=size))
     run.algorithm, run._lanes = rule, lanes
-    step = SimpleNamespace(adds_rows=adds_rows, reads=reads, changes=changes)
+    step = SimpleNamespace(found=SimpleNamespace(adds_rows=adds_rows, reads=reads), added=changes)
     made = replace(algorithms.make(rule), note=note)
     return [line for line in WorkerJob._find_notes(run, made, step) if line]
 
@@ -297,8 +353,8 @@ def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_takes
     named(flavor).build(model, spec)
     step = GradientStep(trainable := Trainable(named(flavor), model))
     step.trace(spec, ownerships(trainable, 1))
-    assert step.adds_rows == adds
-    assert step.reads == []
+    assert step.found.adds_rows == adds
+    assert step.found.reads == []
 
 
 def test_variables_that_a_step_reads_behind_the_update_are_known():
@@ -312,7 +368,7 @@ def test_variables_that_a_step_reads_behind_the_update_are_known():
     named("keras").build(model, spec)
     step = GradientStep(trainable := Trainable(named("keras"), model))
     step.trace(spec, ownerships(trainable, 1))
-    assert [name.rpartition("/")[2] for name in step.reads] == ["kernel"]
+    assert [name.rpartition("/")[2] for name in step.found.reads] == ["kernel"]
 
 
 class Remembering(keras.layers.Layer):
@@ -338,4 +394,4 @@ def test_variables_whose_changes_are_added_are_known(rule):
     named("keras").build(model, spec)
     step = GradientStep(trainable := Trainable(named("keras"), model))
     step.of(algorithms.make(rule)).trace(spec, ownerships(trainable, 1))
-    assert [name.rpartition("/")[2] for name in step.changes] == ["last"]
+    assert [name.rpartition("/")[2] for name in step.added] == ["last"]

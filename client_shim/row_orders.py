@@ -1,4 +1,4 @@
-"""The orders that one `fit` draws of a shuffled dataset.
+"""The row orders that one `fit` draws from a shuffled dataset.
 
 Workers that read a dataset by themselves make the iterators of `fit` in place of the script's dataset. It is owed them
 after each epoch, so a callback reads the rows of one machine. What a callback reads gives the next epoch another order

@@ -1,4 +1,4 @@
-"""Notes about data of unknown length.
+"""Notes for the user on numbers that differ from Keras's because the length of the data is unknown.
 
 Keras learns from its iterator's error that such an epoch has ended. Within the step that fails, TensorFlow still runs
 the operations that need no data: the count of updates, and the count of rows where the size of a batch is static.

@@ -69,7 +69,7 @@ class PlacedRank:
             yield
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
-        """Count the optimizers' updates. All of Keras else is operations like any other."""
+        """Within the context, updates of Keras's optimizers are counted. The rest of Keras needs no patches."""
         return patched(self._engine.updates.patches(flavor))
 
     def counts(self) -> Mapping[str, Any]:

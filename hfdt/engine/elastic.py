@@ -1,4 +1,4 @@
-"""The engine of `hfdt run --host-discovery-script`: its number of ranks follows the hosts that there are."""
+"""The engine of `hfdt run --host-discovery-script`: its number of ranks follows the slots of the listed hosts."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -68,7 +68,7 @@ class Region:
         self.since = applied
 
     def follow(self, before: "Region", applied: int) -> None:
-        """Continue the step of `before`, the region of the same code for other objects, if none was applied since."""
+        """Take the step number of `before`, the same code's region for other objects, unless it was applied."""
         if before is not self and applied == before.since:
             self.number, self.sync, self.since = before.number, before.sync, before.since
 

@@ -82,7 +82,7 @@ class SessionStep:
 
     @cached_property
     def late(self) -> list[Any]:
-        """The fetched tensors that wait for a change of variables."""
+        """The fetched tensors that are computed after a change of variables."""
         return [f for f in self.plan.fetches if isinstance(f, tf.Tensor) and self._waits(f)]
 
     @cached_property

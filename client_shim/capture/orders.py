@@ -98,7 +98,7 @@ def drawn(dataset: Dataset) -> int:
     if not number or not _ACTIVE or not all(map(is_seeded, shuffles)):
         return 0
     if any(_of(shuffle).traced for shuffle in shuffles):
-        raise Refused("a tf.function of the script reads its shuffled rows, and how often is unknown")
+        raise Refused("a tf.function of the script reads its shuffled rows an unknown number of times")
     if not _is_read_once(stages):
         raise Refused("the script has read it before, and it has several shuffles, or steps that may read rows again")
     if number > MOST:
@@ -183,7 +183,7 @@ class ShuffleGuard:
             self.place = self.place or where()
             if self.training:
                 raise UserError(
-                    "a callback must not read the shuffled rows that fit trains on within an epoch. Received: an "
+                    "a callback must not read within an epoch the shuffled rows that fit trains on. Received: an "
                     f"iterator at {self.place}; read them in on_train_end, or use --capture replica"
                 )
 

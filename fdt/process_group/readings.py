@@ -12,7 +12,7 @@ from typing import Any
 _AT_ONCE = 1000  # numbers in one answer
 _KEPT = 20_000  # numbers that rank 0 keeps; a rank that is farther behind keeps its own
 _FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
-_OWN_NUMBERS = "; a worker's own number may have decided, as np.mean of a list of tensors does: read each by float()"
+_OWN_NUMBERS = "; a worker's own number, such as np.mean of tensors, may have decided a branch: read each by float()"
 
 
 class Moments:

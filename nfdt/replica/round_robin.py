@@ -22,7 +22,7 @@ from fdt.errors import CaptureError
 from nfdt.replica.variants import Variants
 
 UNLIKE = (
-    "the workers' steps before {where} are not the same ones: a value of a step, such as its loss, decided whether "
+    "the workers have taken different steps before {where}: a result of a step, such as its loss, decided whether "
     "gradients were applied. Let one tf.function compute, decide and apply, or use hfdt run"
 )
 

@@ -265,7 +265,7 @@ def _end_of_data(fit: CapturedFit) -> int:
         batches = data.cardinality
     end = first + batches // steps + 1
     if end < epochs:
-        fit.run.reporters.note(f"the data end in epoch {end}: tf_keras trains no further one; repeat() gives more data")
+        fit.run.reporters.note(f"the data end in epoch {end}, so tf_keras ends fit there; repeat() gives more data")
     return end
 
 

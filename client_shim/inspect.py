@@ -122,16 +122,16 @@ def replicas(detected: CaptureDetection, engine: str, workers: int) -> list[str]
         lines.append("optimizers: the model's train_step uses several, so every rank runs Keras's fit")
     if detected.uses_sessions:
         lines.append(
-            f"sessions:   {_SESSIONS[engine]}; a run that cannot be divided so raises an error before it trains"
+            f"sessions:   {_SESSIONS[engine]}; a run that cannot be divided like this raises an error before it trains"
         )
     return lines
 
 
 _SHARE = {"hfdt": "each rank takes a part of every batch", "nfdt": "ranks take whole batches in turn"}
 _NO_COST = "not estimated: a step of a training loop of the script's own cannot be run without the loop"
-_MAPS = "maps before `batch` that are proven pure run on a rank's own rows; a run's end names them, or the obstacle"
+_MAPS = "each rank runs pure maps before `batch` on its own rows alone; the run's end names them, or the obstacle"
 _SESSIONS = {
-    "hfdt": "runs that compute gradients are divided by the rows of what is fed; gradients are summed inside the run",
+    "hfdt": "runs that compute gradients are divided by the rows of the fed batch; gradients are summed inside the run",
     "nfdt": "ranks take runs that compute gradients and change variables in turn; rank 0's session holds the variables",
 }
 

@@ -1,4 +1,4 @@
-"""The first `fit` of a script, as it would be sent, and the lines that the command `inspect` prints of it."""
+"""The job of a script's first `fit`, which is not sent, and the lines that the command `inspect` prints about it."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -54,7 +54,7 @@ def refuse_not_sent(call: FitCall, code: Iterable[tuple[Any, Reads]]) -> None:
         if drawn:
             _refuse(f"{described(obj)} draws from {drawn} while Keras traces the step, and workers draw other numbers")
     if reader := _reader(call):
-        _refuse(f"{reader} computes training data from the weights in training, ahead of the steps")
+        _refuse(f"{reader} computes training data from the trained weights, before the step that uses the data")
 
 
 def _replaced_methods(call: FitCall) -> Iterator[str]:

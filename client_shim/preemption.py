@@ -19,7 +19,7 @@ from fdt.errors import EXIT_RESUME
 from fdt.signals import GRACE_S, PREEMPTED_BY, Ended, Preempted, deliver, wake
 
 SAME_S = 1.0  # signals within this time are one: batch systems send one to a process, and its parents pass it on
-NO_DIRECTORY = "SIGUSR1 asks for a checkpoint, and this run has no --run-dir; it goes on"
+NO_DIRECTORY = "SIGUSR1 requests a checkpoint, but this run has no --run-dir; it continues"
 
 
 class Preemption:

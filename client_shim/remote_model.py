@@ -14,8 +14,8 @@ from fdt.keras import attribute
 from fdt.signals import released
 
 _STOPPED = (
-    "stop_training must not be set before an epoch begins (on_epoch_begin): Keras trains one step more, and workers "
-    "take an epoch at once; set it in on_epoch_end, or give fit a callback with on_train_batch_end"
+    "a callback must not set stop_training before an epoch begins (on_epoch_begin): Keras would train one more step, "
+    "and workers train whole epochs; set it in on_epoch_end, or give fit a callback with on_train_batch_end"
 )
 _REPLACED = ("train_function", "make_train_function", "evaluate")
 

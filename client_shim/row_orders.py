@@ -1,4 +1,4 @@
-"""The orders that one `fit` draws of a shuffled dataset.
+"""The row orders that one `fit` draws from a shuffled dataset.
 
 Workers that read a dataset by themselves make the iterators of `fit` in place of the script's dataset. It is owed them
 after each epoch, so a callback reads the rows of one machine. What a callback reads gives the next epoch another order
@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # it needs TensorFlow
 
 
 ANEW = (
-    "this fit reads its shuffled rows in the orders of the earlier fit, because the pipeline repeats or joins them "
-    "behind the shuffle; one machine draws further orders"
+    "this fit reads its shuffled rows in the same orders as the earlier fit, because the pipeline repeats or joins "
+    "them after the shuffle; on one machine it reads new orders"
 )
 
 
@@ -68,8 +68,8 @@ class RowOrders:
             return
         if self._guard.place:
             raise UserError(
-                "a callback must not read the shuffled rows that fit trains on, but behind its last epoch: the next "
-                f"epoch then has another order. Received: an iterator at {self._guard.place}; give the shuffle "
+                "a callback must not read the shuffled rows that fit trains on before the last epoch has ended: that "
+                f"changes the next epoch's order. Received: an iterator at {self._guard.place}; give the shuffle "
                 "reshuffle_each_iteration=False, or use --capture replica"
             )
         if self._in_turn:
@@ -103,9 +103,9 @@ class RowOrders:
         datasets = [self._call.arguments["x"], unpacked(self._validation)[0]] if self._in_turn else []
         if any(orders.is_cached(dataset) for dataset in datasets):
             raise UserError(
-                "a fit cannot be resumed whose training and validation data have one shuffle and are cached behind it: "
-                "the caches would hold other rows. Received: epochs that an earlier run has trained; run the script "
-                "again without --resume"
+                "a fit cannot be resumed if its training and validation data share a shuffle and are cached after it, "
+                "because the caches would hold other rows. Received: epochs that an earlier run has trained; run the "
+                "script again without --resume"
             )
 
     def _by_workers(self) -> bool:

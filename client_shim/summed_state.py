@@ -40,9 +40,9 @@ class SummedState:
         """Raise UserError if the changes do not add up. Not within a graph."""
         if int(self._verdict) == _DEPENDS:
             raise UserError(
-                "a metric's state must be a sum over batches, as nfdt's workers add it up; a maximum, a last value or "
-                f"a moving average is none. Received: {self._metric.name!r}, {described(self._metric)}; hfdt run and "
-                "-np 1 compute it"
+                "nfdt adds up a metric's state over workers, so it must be a sum over batches, not a maximum, a last "
+                f"value or a moving average. Received: {self._metric.name!r}, {described(self._metric)}; use hfdt run, "
+                "or -np 1"
             )
 
     def update(self, run: Callable[[], Any]) -> Any:

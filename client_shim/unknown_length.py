@@ -1,4 +1,4 @@
-"""Notes about data of unknown length.
+"""Notes for the user on numbers that differ from Keras's because the length of the data is unknown.
 
 Keras learns from its iterator's error that such an epoch has ended. Within the step that fails, TensorFlow still runs
 the operations that need no data: the count of updates, and the count of rows where the size of a batch is static.
@@ -9,17 +9,17 @@ from typing import Any
 from client_shim.call import FitCall
 
 UPDATES = (
-    "the length of the data is unknown: Keras alone counts one update more where the data end, which schedules and "
-    "Adam's bias correction read; the server counts updates only"
+    "the length of the data is unknown: on one machine Keras counts an update too many at the end of the data, which "
+    "affects schedules and Adam's bias correction; the server counts no such update"
 )
 ROWS = (
-    "the length of the data is unknown and their batches have a static size: in the logs Keras alone counts the rows "
-    "of one batch more, without losses"
+    "the length of the data is unknown and their batches have a static size: on one machine the loss in Keras's logs "
+    "is a mean over one batch too many, of loss 0"
 )
 
 EMPTY = (
-    "the length of the data is unknown: where they end with an epoch of steps_per_epoch batches, Keras alone has an "
-    "empty epoch next; workers begin the data anew"
+    "the length of the data is unknown: if they end exactly with an epoch of steps_per_epoch batches, Keras trains an "
+    "empty epoch next on one machine; workers begin the data anew"
 )
 
 

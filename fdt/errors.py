@@ -53,7 +53,7 @@ class NeedsReplica(CaptureError):
         self.reason, self.trained = reason, trained
 
     def after_training(self) -> "NeedsReplica":
-        """Return this error, of a script that has trained: its run cannot start again."""
+        """Record that the script has already trained, so that its run cannot start again; return this error."""
         self.trained = True
         return self
 

@@ -1,4 +1,4 @@
-"""The end of a command by Ctrl-C, SIGTERM or SIGHUP: once, within seconds, with its members.
+"""Signals that end a command (Ctrl-C, SIGTERM, SIGHUP): it ends once, within seconds, and its members end with it.
 
 Python raises a signal handler's exception between any two bytecodes of the main thread. Three things follow.
 

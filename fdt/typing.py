@@ -1,4 +1,4 @@
-"""Types of arrays, and of TensorFlow's and Keras's objects, whose libraries have no types or say Any in more words."""
+"""Type aliases for arrays and for objects of TensorFlow and Keras, which have no types of their own."""
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 

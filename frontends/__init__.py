@@ -1,4 +1,4 @@
-"""What stands around a run: configuration, the Python API, completion of command lines."""
+"""Commands and functions that start or show runs: configuration, the Python API, completion of command lines."""
 
 SHARED_COMMANDS = {  # of both engines; imported when they are called
     "attach": "frontends.attach:attach_command",

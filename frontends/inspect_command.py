@@ -90,7 +90,7 @@ def _as_json(detected: "CaptureDetection", found: "Inspection | None") -> dict[s
 
 
 def end_stdout() -> None:
-    """Send what the script prints at its interpreter's exit to stderr."""
+    """Send to stderr all output that the script prints from now on, at the interpreter's exit."""
     if (stdout := sys.__stdout__) is not None and sys.stdout is stdout:
         stdout.flush()
         os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""A command of both programs, whose examples have the name of the program that was called; and a table of text."""
+"""Commands of both programs, whose examples show the name of the called program; and text tables."""
 
 from collections.abc import Sequence
 

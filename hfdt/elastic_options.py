@@ -79,7 +79,7 @@ def check_elastic(given: Mapping[str, Any]) -> None:
     if (given["min_np"] or 1) > least:
         raise UsageError(f"--min-np must be at most -np, which is {least}. Received: {given['min_np']}")
     if most is not None and most < least:
-        raise UsageError(f"--max-np must be -np and --min-np or more, which is {least}. Received: {most}")
+        raise UsageError(f"--max-np must be at least -np and --min-np, here {least}. Received: {most}")
 
 
 def make_elastic(given: Mapping[str, Any]) -> "Callable[[Path], HfdtEngine] | None":

@@ -1,4 +1,4 @@
-"""The comparison of batches between ranks, some steps of a run: a rank takes its rows of the batch that it has drawn.
+"""Comparison of batches between ranks at some steps, because each rank takes its rows of a batch that it draws itself.
 
 So all ranks must draw the same batch. They draw others where files are listed in another order on another host, or
 where a seed comes from something that every process has for itself.

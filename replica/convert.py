@@ -67,7 +67,7 @@ class Converter:
         return _fast_path(context.context(), "Slice", None, whole, begin, size)
 
     def cut(self, whole: Tensor, placement: Shard) -> Tensor:
-        """Return a placed tensor that keeps its global value."""
+        """Return this rank's part of `whole` as a placed tensor, which keeps `whole` for reads of the global value."""
         with unrecorded():
             return place(self.part(whole, placement), placement, local_shape_of(whole), whole)
 

@@ -1,4 +1,4 @@
-"""The input of a script's own loops: where that is proven to be the same, a rank maps only its rows of each batch.
+"""The input of a script's own loops: a rank maps only its rows of each batch, if equal results are proven.
 
 `fdt/data/division.py` proves it of the pipeline. `client_shim/replica/iterators.py` proves that Python alone reads the
 iterator, and that no `try` of the script catches the error of a row, which is raised on one rank alone. Otherwise each

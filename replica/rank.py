@@ -21,11 +21,11 @@ UNDIVIDED = (
 
 
 MIXED = (
-    "steps are updates by Keras's optimizers. Not counted: {assignments} after a gradient, by hand, while gradients "
-    "are accumulated, or skipped for gradients that are not finite"
+    "a step is an update by a Keras optimizer. Not counted: {assignments} after a gradient, made by hand, to add up "
+    "gradients, or in updates that were skipped for NaN or infinity"
 )
 WITHOUT_OPTIMIZER = (
-    "steps are assignments of weights after a gradient; a call of a tf.function is one, whatever its loops assign"
+    "a step is an assignment of weights after a gradient; a call of a tf.function is one step, also if it has a loop"
 )
 
 
@@ -69,7 +69,7 @@ class PlacedRank:
             yield
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
-        """Count the optimizers' updates. All of Keras else is operations like any other."""
+        """Within the context, updates of Keras's optimizers are counted. The rest of Keras needs no patches."""
         return patched(self._engine.updates.patches(flavor))
 
     def counts(self) -> Mapping[str, Any]:

@@ -42,10 +42,10 @@ class SampleCount:
 
 
 class StepCount:
-    """Steps, each of one or more updates. An update is of a set of variables.
+    """The count of steps. A step has one or more updates, each of a set of variables.
 
-    An update of what was not updated in the last step joins it: a GAN's second network. If it is then updated again
-    before the others, one more step is counted: a second model is trained.
+    An update of variables that the last step did not update belongs to that step: a GAN's second network. If these
+    variables are updated again before the others, they were a step of their own: a second model is trained.
 
     Args:
         samples: The count of samples.

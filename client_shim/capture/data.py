@@ -184,7 +184,7 @@ def _share_a_shuffle(x: Any, validation_data: Any) -> bool:
 
 def _capture_training(flavor: str, blobs: Blobs, side: FitData, validation: FitValidation, divide: bool) -> Captured:
     in_turn = validation.in_turn and _share_a_shuffle(side.x, validation.data)
-    shared = "its validation data have the same shuffle, so that each reads in an order that the other changes"
+    shared = "the validation data have the same shuffle, and each pass over one of them changes the other's order"
     taken, feed = shared if in_turn else _take(flavor, blobs, side, divide), None
     if isinstance(taken, str):
         from client_shim.capture import feeds

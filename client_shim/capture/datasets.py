@@ -18,7 +18,7 @@ _BatchMap = Callable[..., Any]
 
 
 def weighing(flavor: str, class_weight: dict[int, float] | None) -> _BatchMap | None:
-    """Return Keras's own map function that folds `class_weight` into the sample weights of a batch."""
+    """Return Keras's own map function that folds `class_weight` into a batch's sample weights; None without it."""
     return compat.of(flavor).make_class_weight_map_fn(class_weight) if class_weight else None
 
 

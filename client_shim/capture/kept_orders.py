@@ -51,4 +51,4 @@ def refuse(dataset: Dataset) -> None:
     """Raise Refused if an unseeded shuffle of the pipeline keeps one order."""
     for stage in stages_of(dataset):
         if getattr(stage, "_reshuffle_each_iteration", None) is False and not is_seeded(stage):
-            raise Refused("an unseeded shuffle keeps one order, which only the script's process has")
+            raise Refused("an unseeded shuffle keeps one order of rows, which only the script's process knows")

@@ -1,4 +1,4 @@
-"""The number of orders that the script has drawn of its shuffled datasets.
+"""The number of row orders that the script's shuffled datasets have drawn.
 
 A seeded shuffle draws another order for each iterator. So the order of a `fit` depends on the iterators before it: a
 look at a batch, `adapt`, or an earlier `fit`. Workers make an earlier `fit`'s iterators in its place; the script's own
@@ -87,7 +87,7 @@ def counted() -> Iterator[None]:
 
 
 def drawn(dataset: Dataset) -> int:
-    """Return the number of orders that the shuffle of `dataset` has drawn; 0 where one is random in each run.
+    """Return how many orders the shuffle of `dataset` has drawn; 0 if a shuffle has no seed, so that no order repeats.
 
     Raises:
         Refused: The script has read the dataset before, and workers cannot go on where it stopped.
@@ -98,7 +98,7 @@ def drawn(dataset: Dataset) -> int:
     if not number or not _ACTIVE or not all(map(is_seeded, shuffles)):
         return 0
     if any(_of(shuffle).traced for shuffle in shuffles):
-        raise Refused("a tf.function of the script reads its shuffled rows, and how often is unknown")
+        raise Refused("a tf.function of the script reads its shuffled rows an unknown number of times")
     if not _is_read_once(stages):
         raise Refused("the script has read it before, and it has several shuffles, or steps that may read rows again")
     if number > MOST:
@@ -176,14 +176,14 @@ class ShuffleGuard:
         self.shuffles.clear()
 
     def note(self, stages: Sequence[Any]) -> None:
-        """Note an iterator of a pipeline of `stages`. Raises UserError within an epoch."""
+        """Note an iterator over `stages` if one is such a shuffle. Raises UserError while an epoch trains."""
         if self.thread not in (None, threading.get_ident()):
             return
         if any(stage is shuffle for stage in stages for shuffle in self.shuffles):
             self.place = self.place or where()
             if self.training:
                 raise UserError(
-                    "a callback must not read the shuffled rows that fit trains on within an epoch. Received: an "
+                    "a callback must not read within an epoch the shuffled rows that fit trains on. Received: an "
                     f"iterator at {self.place}; read them in on_train_end, or use --capture replica"
                 )
 

@@ -1,4 +1,4 @@
-"""Agreement of ranks on what a replicated script reads: random numbers, clocks, user input, downloads.
+"""Agreement of ranks on the values that a replicated script reads: random numbers, clocks, user input, downloads.
 
 All ranks run the same lines. They stay in step only while they take the same branches.
 """

@@ -1,4 +1,4 @@
-"""What the names in a loop are bound to, as far as the analysis of its steps depends on it.
+"""The values of the names in a loop on which the analysis of its steps depends.
 
 One loop may be used for several step functions, compiled or not, and for training and validation. The values are found
 without running any code of the script, such as a property's.

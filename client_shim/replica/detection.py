@@ -66,7 +66,7 @@ class CaptureDetection:
 
     @property
     def capture(self) -> str:
-        """The capture that the source asks for: "extract" or "replica"."""
+        """The capture that the script's source requires: "extract" or "replica"."""
         return "replica" if any(f.capture == "replica" for f in self.findings) else "extract"
 
     @property

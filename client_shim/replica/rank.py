@@ -101,7 +101,7 @@ class ReplicatedScript:
     package: str
 
     def config(self, size: int) -> RankConfig:
-        """Return what the configurations of all `size` ranks have in common."""
+        """Return the configuration that all `size` ranks have in common, with rank 0 and empty directories."""
         path = os.path.abspath(self.path) if module_of(self.path) is None else self.path
         return RankConfig("", "", 0, size, self.seed, self.options, path, self.path, list(self.args))
 

@@ -63,7 +63,7 @@ class RegionHooks(StepHooks):
         return self.rank.last(region)[name]
 
     def left(self, first: int) -> None:
-        """Note that the loop which begins at line `first` is over; 0: any loop that is not running."""
+        """Note that the loop which begins at line `first` has ended; 0: every loop that no longer runs has ended."""
         if self.rank is not None and by_script():
             self.rank.left(first)
 

@@ -21,8 +21,8 @@ def restore_backup(call: FitCall) -> None:
     epoch, step = flavor.restored(model, call.steps_per_epoch, given)
     if step:
         raise CaptureError(
-            f"BackupAndRestore restored step {step} of epoch {epoch + 1}, and workers begin at the start of an epoch; "
-            "save_freq='epoch' saves there"
+            f"BackupAndRestore restored step {step} of epoch {epoch + 1}, but workers can begin only at the start of "
+            "an epoch; use save_freq='epoch'"
         )
     call.arguments["initial_epoch"] = epoch
 

@@ -185,8 +185,8 @@ class FitCheckpoints:
         for name, now in self._signature.items():
             if differs(before.get(name), now):
                 raise CaptureError(
-                    f"fit {self.number} must not change before --resume: {name} was {short(before.get(name))}. "
-                    f"Received: {short(now)}; {_REMEDY}"
+                    f"fit {self.number} must be the same with --resume as before: {name} was "
+                    f"{short(before.get(name))}. Received: {short(now)}; {_REMEDY}"
                 )
 
     def begin(self, epoch: int, blobs: Blobs) -> Commit | None:

@@ -70,7 +70,7 @@ def verify(request: VerifyRequest, *, as_json: bool = False) -> int:
 
 
 def verified(request: VerifyRequest) -> str:
-    """Return one line for a run that continues. Raises UserError where the runs differ or nothing is proven."""
+    """Compare before a run (`run --verify`). Return a line if equal; raise UserError if different or not proven."""
     _, verdict, _ = _compared(request)
     if verdict.exit_code:
         raise UserError(

@@ -25,14 +25,11 @@ NO_STEP = (
     "TensorFlow 1"
 )
 UNSTEADY = (
-    "step {step} at {where} would hide an error of {part} of its update: two runs of the script alone differ so much, "
-    "its floats are so coarse, or the update is so small. Does the script use randomness without a seed "
-    "(RandomState(), os.urandom, a date), bfloat16 or float16, or a learning rate near 0, as a warm-up begins with?"
-    "{before}"
+    "step {step} at {where}: an error of {part} of its update would not be found, because two runs of the script alone "
+    "differ too much, its floats are too coarse, or the update is too small. Does the script use randomness without a "
+    "seed (RandomState(), os.urandom, a date), bfloat16 or float16, or a learning rate near 0, as in a warm-up?{before}"
 )
-STILL = (
-    "no compared step changed a weight that was there before it. Is the learning rate 0, or are more --steps needed?"
-)
+STILL = "no compared step changed a weight that existed before it. Is the learning rate 0, or are more --steps needed?"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The parts that both commands share; here the division of a command line between this project and the script.
+"""Code that both commands share. This module divides a command line between this project and the script.
 
 Options before the script are this project's. Arguments after it are the script's, except -np, --async and --sync, up to
 a `--`. `run --run-dir DIR` saves the command line, `run --resume DIR` continues with it.

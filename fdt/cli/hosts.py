@@ -134,7 +134,7 @@ def certs_command(directory: Path, hosts: Sequence[str], days: int, users: Seque
 
 
 def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta, users: Sequence[str] = ()) -> None:
-    """Make the files. Raises UsageError where a file exists already, as no authority is overwritten."""
+    """Write a new authority, and certificates of hosts and users. Raises UsageError if one of the files exists."""
     from fdt.security.authority import Authority
 
     try:

@@ -98,7 +98,7 @@ REQUEST = (*TLS_OPTIONS, "workers", "server", "priority", "token_file", *_OUTPUT
 
 
 def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
-    """Return the request of the options `given` to the current command. A run with --run-dir logs there, too."""
+    """Return the RunRequest of the current command's options. --run-dir is also the default of --log-dir."""
     kept = given["run_dir"] or given["resume"]
     grace_s = given.get("grace_period")
     if grace_s is not None and kept is None:

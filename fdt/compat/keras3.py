@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow. tf_keras.py has its counterparts of APPLY, Mean, Metric, OPTIMIZERS, Trainer and the rest."""
+"""Private names of Keras 3 on TensorFlow. tf_keras.py has the same names (APPLY, Mean, Metric, ...) for Keras 2."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any

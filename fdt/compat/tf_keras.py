@@ -1,4 +1,4 @@
-"""tf_keras, which is Keras 2. keras3.py has its counterparts of APPLY, Mean, Metric, OPTIMIZERS, Trainer and others."""
+"""Private names of tf_keras, which is Keras 2. keras3.py has the same names (APPLY, Mean, Metric, ...) for Keras 3."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any

@@ -224,7 +224,7 @@ def state_of(dataset: Dataset) -> str:
 
 
 def shuffled(stream: Dataset, buffer_size: Any, seed: Any = 0, seed2: Any = 0, reshuffles: bool = True) -> Dataset:
-    """Shuffle by these seeds. `Dataset.shuffle` would draw others, from the generator of the script."""
+    """Shuffle with the given seeds. `Dataset.shuffle` would draw others, from the script's generator."""
     spec = stream.element_spec
     variant = tf.raw_ops.ShuffleDatasetV3(
         input_dataset=tf.data.experimental.to_variant(stream),

@@ -14,7 +14,7 @@ Apply = Callable[[ApplyNow, list[Any], list[Variable]], Any]
 
 
 class Flavor(Protocol):
-    """A library that defines `Model`. Lists of variables have one order in every process that builds the program."""
+    """Keras 3 or tf_keras. Lists of variables have the same order in every process that builds the program."""
 
     name: str  # "keras" | "tf_keras"
     keras: Any  # the module

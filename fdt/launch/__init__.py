@@ -1,4 +1,4 @@
-"""Launchers: start and end an engine's members, worker and server processes. One launcher is that of this machine."""
+"""Launchers, which start and end an engine's worker and server processes; here the launcher for this machine."""
 
 import os
 import signal

@@ -115,7 +115,7 @@ def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
         return []
     for host in local:
         if len(found) > 1 and host.name in ("localhost", "127.0.0.1"):
-            raise UsageError(f"this host needs the name that the other hosts reach it by. Received: {host.name}")
+            raise UsageError(f"this machine must have a name by which other hosts reach it. Received: {host.name}")
     return found
 
 

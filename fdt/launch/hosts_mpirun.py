@@ -119,7 +119,7 @@ class Calls:
                 self._arrived.add(host)
             elif now - since > HELD_S and filters.held - new:
                 own, seen = map(_addresses, (callers, filters.held - new))
-                raise CallHeld(f"{HELD}: {host} calls from {own}, calls from {seen} are held; {REMEDY}")
+                raise CallHeld(f"{HELD}: {host} has the address {own}, and a connection arrives from {seen}; {REMEDY}")
         return new
 
 

@@ -1,4 +1,4 @@
-"""Ranks that are not where rank 0 is: the numbers that they ask rank 0 for, and the error at another collective.
+"""Ranks ahead of or behind rank 0: the numbers that they request from it, and the error if collectives differ.
 
 Rank 0 does not wait, and sends numbers that its script reads only to ranks that wait for an answer. A number belongs to
 a *moment*, the count of steps that have begun since the last collective, and is the n-th at its place of the script.
@@ -12,7 +12,7 @@ from typing import Any
 _AT_ONCE = 1000  # numbers in one answer
 _KEPT = 20_000  # numbers that rank 0 keeps; a rank that is farther behind keeps its own
 _FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
-_OWN_NUMBERS = "; a worker's own number may have decided, as np.mean of a list of tensors does: read each by float()"
+_OWN_NUMBERS = "; a worker's own number, such as np.mean of tensors, may have decided a branch: read each by float()"
 
 
 class Moments:
@@ -37,7 +37,7 @@ class Moments:
 
 
 class Readings(Moments):
-    """Rank 0's numbers."""
+    """The numbers that rank 0's script reads, and the other ranks that wait for one of them."""
 
     def __init__(self) -> None:
         self._asked: dict[int, tuple[int, str, int]] = {}  # by rank: the moment, place and count that it waits for

@@ -1,4 +1,4 @@
-"""`nfdt advise`: which algorithm is fastest on a described cluster, from kept results and a short run of the script.
+"""`nfdt advise`: which algorithm is fastest on a described cluster, from stored results and a short run of the script.
 
     expected time = batches to the same accuracy  x  seconds of a batch on the cluster
 

@@ -83,7 +83,7 @@ class PushRun:
         return float(self._env.now)
 
     def gradient(self, worker: int, epoch: int, batches: Sequence[int], weights: Any, seconds: float) -> Any:
-        """Return what a worker pushes."""
+        """Return a worker's push: one number instead of a gradient, as no model is trained."""
         return self._channel.WorkerGradient([ONE], len(batches), seconds, batches=batches)
 
     def pushed(self, batches: int, tau: int) -> None:

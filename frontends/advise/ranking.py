@@ -196,12 +196,12 @@ def sureness(table: Table, place: Place, found: list[Candidate]) -> tuple[str, l
         doubts.append(f"may be as fast: {also}" + (" and others" if len(rivals) > 3 else ""))
     if (distance := table.distance(place)) > OUTSIDE / 2:
         doubts.append(
-            f"the nearest cluster of the table, {table.nearest(place)}, is {distance:.1f} factors of two away"
+            f"the nearest cluster of the table, {table.nearest(place)}, differs by {distance:.1f} factors of two"
         )
     if missing := sorted(_known() - {algorithm.partition("(")[0].split()[0] for _, algorithm in table.algorithms}):
         doubts.append(f"{len(missing)} algorithms are not in the table: {', '.join(missing[:3])}, ...")
     if len(table.tasks) < 2 and (first.engine, first.algorithm) not in EXACT:
-        doubts.append(f"the table knows one task: {', '.join(table.tasks)}")
+        doubts.append(f"the table has one task only: {', '.join(table.tasks)}")
     return ("high", "medium", "low")[min(len(doubts), 2)], doubts
 
 

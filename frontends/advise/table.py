@@ -23,7 +23,7 @@ REACHED = 0.5  # an algorithm arrives where it did in more than this part of the
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cluster is in the table: logarithms to base 2, so that 1 is a factor of two.
+    """A cluster's coordinates, for distances between clusters: logarithms to base 2, so that 1 is a factor of two.
 
     Attributes:
         workers: Of the number of workers.
@@ -37,7 +37,7 @@ class Place:
 
     @classmethod
     def of(cls, cluster: Cluster) -> "Place":
-        """Return the place of a cluster."""
+        """Return the coordinates of a cluster."""
         groups = [node.group for node in cluster.workers]
         speeds = [group.speed.mean for group in groups]
         factors = [s.lengthens for group in groups if (s := group.slowdowns) is not None]
@@ -74,7 +74,7 @@ class Row:
 
 
 class Table:
-    """Rows of the tournament."""
+    """The results of the tournament: one row for each algorithm, task and cluster."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = list(rows)
@@ -105,17 +105,17 @@ class Table:
         return min((row.place.distance(place) for row in self.rows), default=math.inf)
 
     def nearest(self, place: Place) -> str:
-        """Return the name of the nearest cluster."""
+        """Return the name of the table's cluster that is nearest to `place`."""
         return min(self.rows, key=lambda row: row.place.distance(place)).cluster
 
     def batches(self, engine: str, algorithm: str, place: Place) -> Batches | None:
         """Return the batches of an algorithm at a place.
 
-        The number grows with the workers. Rows of fewer workers than the place has are moved along that growth; rows
-        of more are taken as they are, so that none is expected to do better than was seen.
+        The number grows with the workers. Rows with fewer workers than `place` are extrapolated by that growth. Rows
+        with more are taken unchanged, so that no algorithm is expected to do better than it did.
 
-        None: it did not arrive in most rows of the nearest clusters, or of the near ones. Advice that does not train
-        costs more than advice that is a little slower.
+        None: the algorithm did not reach the accuracy in most rows of the nearest clusters, or of the near ones. Advice
+        that does not train costs more than advice that is a little slower.
         """
         rows = [row for row in self.rows if (row.engine, row.algorithm) == (engine, algorithm)]
         near = sorted({row.place.distance(place) for row in rows})[:NEAR]

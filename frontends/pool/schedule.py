@@ -137,7 +137,7 @@ class JobQueue:
         return started
 
     def end(self, number: int, now: float) -> None:
-        """Remove a job, pending or running. A number that is not there has no effect."""
+        """Remove a pending or running job. The number of no such job has no effect."""
         self.pending.pop(number, None)
         job = self.running.pop(number, None)
         if job is not None:

@@ -1,4 +1,4 @@
-"""What the page shows of one run, gathered from the records of records.jsonl one by one."""
+"""The data of one run that the page shows, gathered from the records of records.jsonl one by one."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -38,5 +38,5 @@ def rule(rho: float = 0.1, local_epochs: int = 1, solver: str = "optimizer") -> 
         z = group.mean([w + u / rho for w, u in zip(w_i, u_i, strict=True)])
         return z, [u + rho * (w - c) for u, w, c in zip(u_i, w_i, z, strict=True)]
 
-    own = "its multipliers, and ranks other than 0 have rank 0's moments of the optimizer"
+    own = "its multipliers and, except rank 0, its moments of the optimizer, which are rank 0's now"
     return RoundAlgorithm(init, end, begin, passes=local_epochs, solver=solver, own=own)

@@ -1,4 +1,4 @@
-"""What a run would cost: memory of a rank and time of a step, from short runs on real ranks and the traced step.
+"""The expected cost of a run: memory of a rank and time of a step, from short runs on real ranks and the traced step.
 
 ranks.py    runs the captured job for a few steps on 1, 2, 4, 8 ranks, as far as this machine has cores for them
 step.py     traces and times the step in this process: how activations and computing depend on the rows of a rank

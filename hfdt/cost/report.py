@@ -1,4 +1,4 @@
-"""What `hfdt inspect` says of a run's cost: it measures, and prints a table and the options that change most."""
+"""The cost report of `hfdt inspect`: measurements, a table, and the options that change the cost most."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -206,7 +206,7 @@ class HostDiscovery:
         if not find_mpirun():
             return "workers on other hosts need mpirun, which is neither on PATH nor beside this Python", ""
         if self._pool.own_name == LOCALHOST and self._pool.uses(LOCALHOST):
-            return f"beside it, this machine needs the name that other hosts reach it by. Received: {LOCALHOST}", ""
+            return f"this machine must be listed by a name by which other hosts reach it. Received: {LOCALHOST}", ""
         try:
             (found,) = probe_hosts([Host(name, 1)], self._unneeded)
         except UserError as error:

@@ -1,4 +1,4 @@
-"""The engine of `hfdt run --host-discovery-script`: its number of ranks follows the hosts that there are."""
+"""The engine of `hfdt run --host-discovery-script`: its number of ranks follows the slots of the listed hosts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +55,7 @@ class ElasticHfdtEngine(HfdtEngine):
         running = total(self._pool.in_use) if self._supervisor.launched else 0
         size = running or self._limits.size(self._pool.available())
         if size < self._limits.least:
-            raise TooFew(f"there are {size} slots of at least {self._limits.least} ({self._pool.listed()})", size)
+            raise TooFew(f"there are {size} slots, and {self._limits.least} are needed ({self._pool.listed()})", size)
         self._supervisor.start(size)
 
     def stop(self) -> None:

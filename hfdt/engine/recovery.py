@@ -122,7 +122,7 @@ class RankRecovery:
         return f"training continues from {self.since}, with -np {room}"
 
     def pop_damaged(self) -> str:
-        """Return the name of a damaged commit that was dropped, once; "" where there is none."""
+        """Return and clear the name of a damaged commit that was dropped; "" if there is none."""
         damaged, self._damaged = self._damaged, ""
         return damaged
 

@@ -1,4 +1,4 @@
-"""Aggregates: whether what a step leaves besides gradients adds up over slices of a batch.
+"""Aggregates: whether a step's metrics, assigned variables and returned numbers add up over slices of a batch.
 
 Metrics' states are summed over ranks and assigned variables averaged. A number that a script's own train_step returns
 is a mean or a sum over samples; the reading that gives the whole batch's number in every run is taken.

@@ -1,4 +1,4 @@
-"""Random numbers for each row of a batch from a seed that all ranks have: each would draw the same for other rows.
+"""Detection of random rows that are drawn by a fixed seed: every rank would draw the same numbers, for other rows.
 
 A seed that is a number, or is computed from the number of updates, is such a seed. The states of a model's generators
 differ between ranks (RankProgram.load), and so do the seeds of TensorFlow's random operations (HfdtWorker), so these

@@ -20,10 +20,10 @@ _AS_THEY_ARE = (*PYTHON, "Bitcast")
 
 @dataclass(frozen=True)
 class OperationTypes:
-    """What the definition of an operation says about its types.
+    """The types in the definition of an operation.
 
-    `known`: it is not a call of a function by name. `keeps`: its types stay. `dtypes`: its attributes that are types.
-    `fixed`: an input or output is narrow whatever the attributes are.
+    `known`: the operation has a definition; a call of a function by name has none. `keeps`: its types must not be
+    widened. `dtypes`: the attributes that are types. `fixed`: an input or output is narrow with any attributes.
     """
 
     known: bool = False

@@ -137,7 +137,7 @@ class GradientPass:
         return self._of_trace.deferred
 
     def call(self, step: StepContext, batch: Any, share: Tensor) -> PassResult:
-        """Call the traced function as the first part of `step`, in the graph that is traced."""
+        """Call the traced pass as the first part of `step`, whose graph is being traced."""
         traced = self._of_trace
         step.go_on_behind(traced.context, self._sent)
         gradients, logs, watched, numbers, added = self.traced(batch, share)

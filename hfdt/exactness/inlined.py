@@ -1,4 +1,4 @@
-"""The script's `tf.function`s within a traced step, traced into the graph of the step: so their sums have adjoints."""
+"""The script's `tf.function`s, traced into the graph of the step that calls them, so that their sums have adjoints."""
 
 import inspect
 import threading

@@ -1,4 +1,4 @@
-"""Random numbers of each rank's own that end in variables: noise of the script's train_step, layers or optimizer.
+"""Detection of random numbers that differ between ranks and reach variables: noise of a train_step or an optimizer.
 
 Every rank would add other noise, and the ranks' weights would be different from then on; in gradients, and in variables
 that are averaged, the noise would be smaller than on one machine. Numbers that are drawn for each row, as dropout's

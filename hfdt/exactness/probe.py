@@ -131,7 +131,7 @@ class Probe:
         if agreed(comm, float(assigned is not None)):
             name = str(getattr(assigned, "name", "?")).split(":")[0]
             raise needs_replica(
-                f"validation assigns the variable {name!r}, of which the client would miss the last values: {parts}"
+                f"validation assigns the variable {name!r}, and the client would not get its last value: {parts}"
             )
         difference = 0.0 if alone is None or random else relative(sliced, alone)
         if agreed(comm, difference) > (HALF if is_half(self._trainable.model) else COARSE):

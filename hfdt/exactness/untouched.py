@@ -1,4 +1,4 @@
-"""Contexts of a trial's steps: they may change variables, from the states given here, and draw no random numbers."""
+"""Contexts for a trial's steps: one sets variables and restores them afterwards, one excludes random numbers."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -44,8 +44,8 @@ NEITHER = (
 )
 MOVED = "a session's training run must change variables by gradients only. Received: {}, at {}" + OTHERWISE
 STUCK = (
-    "a training run may fetch only means, sums and rows of the batch where they wait for its update. Received: {}, "
-    "which is none of these, at {}; compute it without a control dependency on the update" + OTHERWISE
+    "a training run may fetch only means, sums and rows of the batch if they are computed after its update. Received: "
+    "{}, which is none of these, at {}; compute it without a control dependency on the update" + OTHERWISE
 )
 MANY = "a run must compute gradients at most {} times. Received: {}, at {}"
 TURN_S = 600.0

@@ -275,7 +275,7 @@ class Blocks:
         mega = 4 / 1e6
         note = (
             f"coded: {count} blocks per batch, each on {r} of {n} workers; each sends {sent * mega:.3g} MB per step "
-            f"(these blocks uncoded {uncoded * mega:.3g} MB, SSGD that sums first {g * mega:.3g} MB)"
+            f"(without coding {uncoded * mega:.3g} MB; SSGD, which sums gradients first, {g * mega:.3g} MB)"
         )
         if self._rule.speeds == ():
             return note

@@ -78,7 +78,7 @@ def compression_of(trainable: Any, options: Mapping[str, str], size: int) -> Gra
     compressor = compressors.make(name)
     if compressor.feedback and any(map(is_loss_scaled, trainable.flavor.optimizers(trainable.model))):
         raise UserError(
-            f"--compress {name} needs an optimizer that does not scale the loss: what is sent later would have another "
-            "scale. Received: LossScaleOptimizer; use --compress bf16"
+            f"--compress {name} needs an optimizer that does not scale the loss: the gradients sent later would have "
+            "another scale. Received: LossScaleOptimizer; use --compress bf16"
         )
     return GradientCompression(compressor, name)

@@ -134,7 +134,7 @@ class GradientExchange:
         self._states: dict[tuple[int, ...], list[Variable]] = {}  # the ids of an optimizer's variables -> state
 
     def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
-        """Replace the outermost optimizer's own apply, before any test for finite values: all ranks decide alike."""
+        """Exchange gradients in place of the outermost `apply`, before its test for finite values: ranks agree."""
         step = steps.current()
         if step is None:
             original(list(gradients), list(variables))

@@ -62,12 +62,12 @@ class Job:
         own = [session.rule.own] if isinstance(session.rule, RoundAlgorithm) and session.rule.own else []
         compression = session.sharded.terms.compression
         if compression is not None and compression.compressor.feedback:
-            own.append(f"what {compression.name} has not sent yet")
+            own.append(f"the gradients that {compression.name} has not sent yet")
         if not own:
             return ""
         return (
-            f"epoch {epoch + 1}: each rank begins anew with {', and with '.join(own)}: no commit has that, and numbers "
-            "differ from those of an undisturbed run"
+            f"epoch {epoch + 1}: each rank has lost {', and '.join(own)}: no commit has that, and numbers differ from "
+            "those of an undisturbed run"
         )
 
 

@@ -98,14 +98,14 @@ class StepTimeline:
 
 
 class Watched:
-    """A step callback around another one, which adds the spans of an epoch every ROWS steps and at its end.
+    """A wrapper of a step callback that records the spans of an epoch, every ROWS steps and at the epoch's end.
 
     Args:
         timeline: The marks of the steps.
-        on_batch: The other callback.
+        on_batch: The wrapped callback.
         recorder: Receives the spans.
         at: The epoch, and the steps of it that are done.
-        pause: The name of the time in the other callback.
+        pause: The name of the span in which the wrapped callback runs.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Watched:
         self._at = trace_time()
 
     def on_batch(self, step: int, logs: Any) -> bool:
-        """Call the other callback."""
+        """Call the wrapped callback and return its result; record spans where they are due."""
         start = trace_time()
         more = self._on_batch(step, logs)
         end = trace_time()

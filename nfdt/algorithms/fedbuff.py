@@ -18,7 +18,7 @@ from nfdt.tree import Array, Tree, send_current, zip_map
 
 NOTE = (
     "fedbuff: batches of a push: {}; an update is the mean of {} pushes; "
-    "optimizer.iterations counts a push's batches an update"
+    "each update adds the batches of one push to optimizer.iterations"
 )
 
 

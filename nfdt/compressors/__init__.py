@@ -1,4 +1,4 @@
-"""Compressors of what a worker and a parameter server send each other: `--compress NAME(parameter=value)`.
+"""Compressors of the tensors that a worker and a parameter server exchange: `--compress NAME(parameter=value)`.
 
 A compressor is a file of this folder with a function `compressor(**parameters) -> TensorCompressor`. A new file adds a
 compressor. Its functions are pure and take NumPy vectors. What a compressor loses is not its concern: the sender adds

@@ -1,4 +1,4 @@
-"""What simulated and emulated peers have in common: their places in the cluster, their tensors, checks of commands."""
+"""Code that simulated and emulated peers share: places in the cluster, tensors, checks of commands."""
 
 import math
 from collections import deque

@@ -22,7 +22,7 @@ from fdt.errors import CaptureError
 from nfdt.replica.variants import Variants
 
 UNLIKE = (
-    "the workers' steps before {where} are not the same ones: a value of a step, such as its loss, decided whether "
+    "the workers have taken different steps before {where}: a result of a step, such as its loss, decided whether "
     "gradients were applied. Let one tf.function compute, decide and apply, or use hfdt run"
 )
 
@@ -68,7 +68,7 @@ class Region:
         self.since = applied
 
     def follow(self, before: "Region", applied: int) -> None:
-        """Continue the step of `before`, the region of the same code for other objects, if none was applied since."""
+        """Take the step number of `before`, the same code's region for other objects, unless it was applied."""
         if before is not self and applied == before.since:
             self.number, self.sync, self.since = before.number, before.sync, before.since
 

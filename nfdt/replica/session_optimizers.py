@@ -46,8 +46,8 @@ _WITHOUT_MOMENTUM = (
 )
 _RATES = ("_learning_rate_tensor", "_lr_t")
 OWN_MOMENTUM = (
-    "an algorithm with momentum of its own can replace that of MomentumOptimizer and AdamOptimizer only, if they get "
-    f"all gradients unchanged. Received: {{}}; use {PLAIN}, or {CAPTURED}"
+    "an algorithm with its own momentum can replace the momentum of MomentumOptimizer and AdamOptimizer only, and only "
+    f"if they get all gradients unchanged. Received: {{}}; use {PLAIN}, or {CAPTURED}"
 )
 NOT_SGD = "this algorithm needs SGD. Received: {}; use another one"
 

@@ -24,7 +24,7 @@ from fdt.ops import reached
 from nfdt.replica.session_optimizers import Applied, Optimizers
 
 OTHERWISE = "; with --allow-replicated every worker does the whole work"
-NO_BATCH = "workers cannot take a session's training run in turn that is fed no batch. Received: one at {}" + OTHERWISE
+NO_BATCH = "a session's training run must be fed a batch, for workers to take turns. Received: none at {}" + OTHERWISE
 MOVED = "a session's training run must change variables by gradients only. Received: {}, at {}" + OTHERWISE
 APART = (
     "a session must compute and apply gradients in one run, so that workers can take runs in turn. Received: {} of "
@@ -82,7 +82,7 @@ class SessionStep:
 
     @cached_property
     def late(self) -> list[Any]:
-        """The fetched tensors that wait for a change of variables."""
+        """The fetched tensors that are computed after a change of variables."""
         return [f for f in self.plan.fetches if isinstance(f, tf.Tensor) and self._waits(f)]
 
     @cached_property

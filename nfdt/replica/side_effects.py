@@ -32,14 +32,14 @@ NESTED = (
     "Give it the batch as an argument"
 )
 CHANGED = (
-    "workers take the calls of a training function in turn, so the change of a variable at {where} would miss the "
-    "calls of other workers. hfdt run computes it exactly. Or change the variable in the loop, behind the call, from "
-    "values other than the call's (gradients that are added up: one function adds, another applies them)"
+    "workers call a training function in turn, so the variable that changes at {where} would miss the changes by other "
+    "workers' calls. Use hfdt run, or change the variable in the loop, after the call, from values that the call does "
+    "not compute (to add up gradients, let one function add and another one apply them)"
 )
 ASSIGNED = (
-    "workers take the calls of a training function in turn, and rank 0 applies all updates, so the assignment at "
-    "{where}, behind the update of its variable, would miss the updates of other workers. hfdt run computes it "
-    "exactly. Or give the variable a constraint (`constraint=`), which acts with each update"
+    "workers call a training function in turn, and rank 0 applies all updates, so the assignment at {where}, after the "
+    "update of its variable, would miss the updates of other workers. Use hfdt run, or give the variable a constraint "
+    "(`constraint=`), which acts with each update"
 )
 EAGER = (
     "tf.config.run_functions_eagerly is on, so the step function at {where} has no graph. Remove it, or use hfdt run"

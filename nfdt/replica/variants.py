@@ -1,4 +1,4 @@
-"""Regions of one piece of code that is used for several models, optimizers or settings.
+"""Skippable regions of code that is used for several models, optimizers or settings: one region for each of them.
 
 A worker that skips a step returns what an earlier run gave. That run must have been one for the same model, so a region
 is found by the objects that its code receives, besides the code. Arrays are data and never belong to the key.

@@ -234,7 +234,7 @@ class SessionPulls:
         self._loads = 0
 
     def placed(self, sent: Sent, loads: int) -> tuple[list[int], list[Tensor]]:
-        """Return the positions and tensors of the next pull. `loads`: Send.loads."""
+        """Return the positions and tensors of the next pull. `loads`: how often the client has loaded weights."""
         everything, self._loads = self._loads != loads, loads
         return sent.placed(everything=everything)
 

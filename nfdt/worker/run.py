@@ -256,18 +256,18 @@ class WorkerJob:
         yield rule.note or approximation(self.algorithm, self._member.size, exact_alone=alone and rule.exact_alone)
         if step.added and not alone:
             yield (
-                f"the training step changes {step.added[0]!r}, and the changes of all workers are added: right for a "
-                "sum or an average, not for a value that each step replaces"
+                f"the training step changes {step.added[0]!r}, and the server adds up all workers' changes: right "
+                "for a sum or an average, wrong for a value that each step replaces"
             )
         if found is not None and found.reads:
             yield (
-                f"the training step reads {found.reads[0]!r} behind the update, and a worker has the value from before "
-                "it, because the server updates later: numbers are not those of one machine; hfdt run has them"
+                f"the training step reads {found.reads[0]!r} after the update, and workers have the old value, because "
+                "the server updates later: numbers are not those of one machine; use hfdt run"
             )
         if found is not None and found.adds_rows and alone:
             yield (
-                "gradients of an embedding's rows are added up before the optimizer has them: numbers are not those "
-                "of one machine, where this optimizer takes each row alone; hfdt run has them"
+                "nfdt adds up the gradients of an embedding's repeated rows, and on one machine this optimizer applies "
+                "each of them alone: numbers are not those of one machine; use hfdt run"
             )
         if (self._trainable.model.steps_per_execution or 1) > 1:
             yield "steps_per_execution is not used by nfdt: workers push after each step"

@@ -22,9 +22,9 @@ from replica.plan import Array
 def added_collectives(exchange: GroupedExchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
     """Add operations that replicate values.
 
-    Several buckets are several collectives, in this order on every rank. Each starts in a thread as soon as its values
-    are there, while operations that other values need still run. What waits for them follows the last start, as the
-    process may have one thread for operations.
+    Each bucket is one collective; their order is the same on every rank. A collective starts in a thread as soon as its
+    values are computed, while operations for other values still run. The operations that wait for the results come
+    after the last start, because the process may have one thread for operations.
 
     Args:
         exchange: The collectives.

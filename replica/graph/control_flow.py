@@ -155,7 +155,7 @@ class Body(Divider):
         self.wanted: dict[int, Placement] = {}
 
     def begin(self) -> list[Argument]:
-        """Emit the operations; return the descriptions of the outputs."""
+        """Emit the operations, before `finish`; return the outputs with their placements."""
         with self.graph.as_default():
             self._emit_arguments()
             self._emit_nodes()

@@ -43,7 +43,7 @@ def elementwise(call: OpCall) -> Plan | None:
 
 @rule("Equal", "NotEqual")
 def compared(call: OpCall) -> Plan | None:
-    """Compare elementwise, except where shapes may be incompatible, which gives a single boolean with `==`."""
+    """Compare elementwise. No rule applies if `==` may get incompatible shapes, for which it gives one boolean."""
     return elementwise(call) if call.attrs.get("incompatible_shape_error", True) or _compatible(call) else None
 
 

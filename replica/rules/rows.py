@@ -49,13 +49,13 @@ _SHAPED: dict[str, tuple[int, Sequence[int]]] = {
 
 @rule(*_ROWS)
 def by_rows(call: OpCall) -> Plan | None:
-    """Keep a division of the rows."""
+    """Keep the rows divided."""
     return _by_rows(call, _ROWS[call.op])
 
 
 @rule(*_SHAPED)
 def shaped(call: OpCall) -> Plan | None:
-    """Keep a division of the rows in a result whose shape is an input."""
+    """Keep the rows divided in a result whose shape is an input."""
     index, rows = _SHAPED[call.op]
     plan, shape = _by_rows(call, rows), call.integers(index)
     if plan is None or shape is None or not isinstance(plan.outputs[0], Shard) or len(shape) < 4:

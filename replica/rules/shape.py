@@ -204,7 +204,7 @@ def unpack(call: OpCall) -> Plan | None:
 
 @rule("Split", "SplitV")
 def split(call: OpCall) -> Plan | None:
-    """Split another dimension than the divided one."""
+    """Keep the placement if another dimension than the divided one is split."""
     index, axis_index = (1, 0) if call.op == "Split" else (0, 2)
     placement, at = call.args[index].placement, call.integers(axis_index)
     if at is None or (isinstance(placement, Shard) and at[0] % call.args[index].rank == placement.axis):

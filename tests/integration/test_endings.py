@@ -208,7 +208,7 @@ def test_a_metric_that_workers_cannot_add_up_is_refused_by_name(tmp_path, how):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
     errors = [line for line in done.stderr.splitlines() if "error" in line]
     assert done.returncode == 1 and not done.stdout and len(errors) == 1, done.stderr
-    assert "Received: 'largest', Largest (largest.py:5); hfdt run and -np 1 compute it" in errors[0]
+    assert "Received: 'largest', Largest (largest.py:5); use hfdt run, or -np 1" in errors[0]
 
 
 STOPS_EARLY = """

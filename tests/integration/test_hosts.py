@@ -221,7 +221,7 @@ def test_a_daemon_behind_address_translation_ends_the_run_by_name(hosts, script,
     run = Started(hosts, tmp_path, "HFDT_FILTER_PORTS=1", *HFDT, "run", *where, script)
     try:
         code, said = run.ended(120)
-        facts = f"host3 calls from {nat[0]}, calls from {nat[1]} are held"
+        facts = f"host3 has the address {nat[0]}, and a connection arrives from {nat[1]}"
         assert code == 1 and f"{HELD}: {facts}; {hosts_mpirun.REMEDY}" in said, said
     finally:
         run.close()

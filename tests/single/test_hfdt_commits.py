@@ -45,9 +45,9 @@ def test_a_line_says_what_is_in_no_commit_where_ranks_go_on_from_one():
         job = progress.Job("j", spec(), session, None, None, {}, begun=begun)
         return job.begin(epoch, within=within)
 
-    assert "epoch 3: each rank begins anew with its multipliers" in line("admm", 2)
+    assert "epoch 3: each rank has lost its multipliers" in line("admm", 2)
     assert "measured mu" in line("dane(solver='cg')", 2) and "moments" in line("dane", 2)
-    assert "with what powersgd has not sent yet" in line("allreduce", 0, within=True, feedback=True)
+    assert "has lost the gradients that powersgd has not sent yet" in line("allreduce", 0, within=True, feedback=True)
     for nothing in (line("admm", 0), line("admm", 2, begun=True), line("admm", 2, size=1), line("allreduce", 2)):
         assert nothing == ""
     assert line("local_sgd", 2) == line("dane(solver='cg', mu=0.5)", 2) == ""

@@ -240,7 +240,7 @@ def test_after_the_start_a_failing_script_changes_nothing(pool, monkeypatch):
 def test_this_machine_needs_a_name_beside_other_hosts(pool):
     with contextlib.closing(HostDiscovery(lambda: [Host("localhost", 1), Host("198.51.100.1", 1)], pool)) as found:
         found.start()
-        assert "needs the name that other hosts reach it by" in pool.notes.get(timeout=60)
+        assert "by a name by which other hosts reach it" in pool.notes.get(timeout=60)
 
 
 # -- joining -------------------------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_between_fits_the_ranks_of_withdrawn_hosts_are_replaced(pool, tmp_path, 
         engine.start()
         assert sizes == [3, 1]
         listed(pool)
-        with pytest.raises(TooFew, match="0 slots of at least 1"):
+        with pytest.raises(TooFew, match="there are 0 slots, and 1 are needed"):
             engine.start()
     finally:
         engine.stop()
@@ -500,7 +500,7 @@ def test_between_fits_the_ranks_of_withdrawn_hosts_are_replaced(pool, tmp_path, 
         ("--host-discovery-script {good} --algorithm dane", "needs --algorithm allreduce"),
         ("--host-discovery-script {good} --batch per-worker", "Received: --batch per-worker"),
         ("--host-discovery-script {good} -np 2 --min-np 3", "--min-np must be at most -np, which is 2"),
-        ("--host-discovery-script {good} -np 4 --max-np 3", "--max-np must be -np and --min-np or more, which is 4"),
+        ("--host-discovery-script {good} -np 4 --max-np 3", "--max-np must be at least -np and --min-np, here 4"),
         ("--host-discovery-script {good} --server 127.0.0.1:1", "must be given to `hfdt serve`"),
         ("--host-discovery-script {good} --emulate {plain}", "--emulate takes the workers from its file"),
         ("--host-discovery-script {bad}", "failed with exit code 4"),

@@ -80,7 +80,7 @@ def test_which_hosts_are_meant(monkeypatch, tmp_path):
     assert chosen(None, None) == []
     with pytest.raises(UsageError, match="Received: both; give one of them"):
         chosen("a", tmp_path)
-    with pytest.raises(UsageError, match="needs the name that the other hosts reach it by. Received: localhost"):
+    with pytest.raises(UsageError, match="must have a name by which other hosts reach it. Received: localhost"):
         chosen("localhost:1,elsewhere.invalid:1", None)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
     assert chosen(None, None) == [], "one node, and we are on it"

@@ -100,7 +100,7 @@ def test_a_loop_of_the_scripts_own_is_named_with_its_capture_and_not_run(script,
     assert third == "capture:    replica: on 3 ranks, each of which runs the script; this process is rank 0"
     assert fourth == "batches:    each rank takes a part of every batch"
     assert fifth.startswith("cost:       not estimated: ")
-    assert last.startswith("input:      maps before `batch` that are proven pure run on a rank's own rows; ")
+    assert last.startswith("input:      each rank runs pure maps before `batch` on its own rows alone; ")
 
 
 def test_sessions_are_said_to_be_taken_in_turn_by_nfdt(script, capsys):
@@ -109,7 +109,7 @@ def test_sessions_are_said_to_be_taken_in_turn_by_nfdt(script, capsys):
     first, _, batches, sessions = capsys.readouterr().out.splitlines()
     assert first == f"{path}:2: replica: minimize, outside fit: every rank runs the script"
     assert batches == "batches:    ranks take whole batches in turn"
-    assert "in turn; rank 0's session holds the variables; a run that cannot be divided so raises an error" in sessions
+    assert "rank 0's session holds the variables; a run that cannot be divided like this raises an error" in sessions
 
 
 @pytest.mark.parametrize(("workers", "sent"), [(1, 0), (2, 4000), (4, 6000)])

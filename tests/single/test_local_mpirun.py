@@ -134,7 +134,7 @@ def test_a_call_that_arrives_from_another_address_than_reported_ends_mpirun(monk
         local_mpirun.watch(process, hosts_mpirun.ANY if nat else 1, reported)
         if nat:
             assert process.wait() == -9
-            facts = "host2 calls from 10.77.0.3, calls from 127.0.0.1 are held"
+            facts = "host2 has the address 10.77.0.3, and a connection arrives from 127.0.0.1"
             expected = f"{local_mpirun.HELD}: {facts}; {hosts_mpirun.REMEDY}"
             assert mpirun.reason_in(capfd.readouterr().err) == expected
         else:

@@ -209,9 +209,9 @@ def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximat
     assert "numbers are not those of one machine" in line
     assert len(notes(3, 3, adds_rows=True)) == 1
     (line,) = notes(3, 1, reads=["dense/kernel"])
-    assert line.startswith("the training step reads 'dense/kernel' behind the update")
+    assert line.startswith("the training step reads 'dense/kernel' after the update")
     assert notes(3, 1, changes=["queue"]) == []
-    assert notes(3, 3, changes=["queue"])[1].startswith("the training step changes 'queue', and the changes of all")
+    assert notes(3, 3, changes=["queue"])[1].startswith("the training step changes 'queue', and the server adds up all")
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_training_data_that_are_computed_from_the_trained_weights(keras):
             self.by(X)
 
     for make, words in ((batches, "the generator batches"), (Batches, "Batches"), (mapped, "a map of the dataset")):
-        refused(f"{words}.* computes training data from the weights in training", model, make(model))
+        refused(f"{words}.* computes training data from the trained weights", model, make(model))
         refuse(model, make(teacher))
     refuse(model, Mined(model))
 

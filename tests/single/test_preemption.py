@@ -164,7 +164,7 @@ def test_without_a_directory_sigusr1_is_one_line_and_sigterm_is_as_ever(capfd):
         with pytest.raises(Ended) as ended:
             signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 143
-    assert capfd.readouterr().err.count("has no --run-dir; it goes on\n") == 1
+    assert capfd.readouterr().err.count("has no --run-dir; it continues\n") == 1
 
 
 def test_the_command_prints_one_line_and_exits_with_the_code(capsys, tmp_path):

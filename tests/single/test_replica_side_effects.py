@@ -67,7 +67,7 @@ LOST = {
 
 @pytest.mark.parametrize("change", LOST)
 def test_what_other_workers_calls_change_is_refused_at_the_first_call(run, change):
-    with pytest.raises(CaptureError, match=r"change of a variable at .*script.py:\d+ would miss"):
+    with pytest.raises(CaptureError, match=r"variable that changes at .*script.py:\d+ would miss"):
         run(EFFECTS.format(change=LOST[change]), process_group := Worker1())
     assert not process_group.pushed
 
@@ -123,7 +123,7 @@ BEHIND_THE_UPDATE = {
 @pytest.mark.parametrize("group", [Worker1, test_replica_iterations.Rank0])
 @pytest.mark.parametrize("change", BEHIND_THE_UPDATE)
 def test_an_assignment_behind_the_update_of_its_variable_is_refused(run, group, change):
-    with pytest.raises(CaptureError, match=r"assignment at .*script.py:\d+, behind the update .* constraint"):
+    with pytest.raises(CaptureError, match=r"assignment at .*script.py:\d+, after the update .* constraint"):
         late = "number > 2" if change == "in_a_later_trace" else "False"
         run(BEHIND.format(before="", change=BEHIND_THE_UPDATE[change], late=late), group())
 

@@ -381,7 +381,7 @@ def read_forged(path, header):
 def test_another_script_is_refused_by_what_differs(client, tmp_path):
     keras = importlib.import_module("keras")
     again = interrupted(keras, client, begun(tmp_path), at=1)
-    with pytest.raises(CaptureError, match="before --resume: data was"), training(client, again):
+    with pytest.raises(CaptureError, match="the same with --resume as before: data was"), training(client, again):
         script(keras, x=X + 1)
     with (
         pytest.raises(CaptureError, match="epochs was 6. Received: 7"),

@@ -68,7 +68,7 @@ REFUSED = {
     "fit_silent_sum": "a mean over samples, but the sum at fit_silent_sum.py:17 is not",
     "fit_validation_assigns": "validation assigns the variable",
     "fit_validation_sum": "losses and metrics of validation do not add up over slices of a batch: OnlyInTest",
-    "fit_stopped_at_begin": "stop_training must not be set before an epoch begins",
+    "fit_stopped_at_begin": "a callback must not set stop_training before an epoch begins",
     "fit_sparse_masked": "may need all rows of a batch (RealDiv at fit_sparse_masked.py:",
     "fit_text_unmasked": "rows of other lengths: Texts (fit_text_unmasked.py:22) may depend on the longest row of a",
     "fit_traced_again": "the callback Raise (fit_traced_again.py:20) changed an object that the training step",

@@ -51,10 +51,10 @@ class GradientNode:
 
 
 class Gradients:
-    """All gradients that graphs take.
+    """The gradients that the script takes in its graphs (tf.gradients), each of them passed through Python.
 
     Args:
-        passed: Called as `passed(node, arrays)` where a run computes gradients, in a thread of TensorFlow's.
+        passed: Called as `passed(node, arrays)` when a session run computes gradients, in a thread of TensorFlow's.
     """
 
     def __init__(self, passed: Pass) -> None:

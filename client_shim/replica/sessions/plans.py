@@ -1,4 +1,4 @@
-"""Analysis of what a session's run reaches in its graph, cached for the same fetches and feeds."""
+"""Analysis of the operations that a session's run reaches in its graph, cached for the same fetches and feeds."""
 
 import weakref
 from collections.abc import Iterable, Sequence
@@ -79,7 +79,7 @@ class FetchPlan:
 
 
 class FetchPlans:
-    """The plans of all graphs."""
+    """The plans of session runs, made once for each graph, set of fetches and set of feeds."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients

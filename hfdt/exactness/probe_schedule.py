@@ -29,6 +29,7 @@ from hfdt.exactness.own_draws import own_draws
 from hfdt.exactness.probe import Probe, needs_replica
 from hfdt.exactness.probe_rows import last_rows
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
+from hfdt.exactness.validation import check_test_step
 from hfdt.worker.step_context import Reading, StepTerms
 
 APPLIED_WITHIN = (
@@ -78,7 +79,8 @@ class Probing:
             scripts = script_parts(self._trainable.model)
             if validation is not None and scripts and self._synchronised and not self._allow:
                 with contextlib.suppress(IndexError):  # no data: Keras raises its own error
-                    self._probe.check_test_step(terms.reading, validation.first_batch())
+                    read = replace(own, reading=terms.reading)
+                    check_test_step(self._trainable, read, self._probe.row_cost, validation)
         self.asked = {name.split(".")[1] for name in own.sent_bytes}
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}

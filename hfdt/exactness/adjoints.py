@@ -90,12 +90,11 @@ def recorded(of_sum: Tensor = 1.0, of_mean: Tensor = 1.0) -> Iterator[list[Backw
         of_sum: `Backward.of_sum`.
         of_mean: `Backward.of_mean`.
     """
-    done: list[Backward] = []
+    done, of_sum, of_mean = list[Backward](), tf.cast(of_sum, tf.float64), tf.cast(of_mean, tf.float64)
     if tf.executing_eagerly():  # ranks may be threads, which patches would reach
         yield done
         return
     graph, thread, running = tf.compat.v1.get_default_graph(), threading.get_ident(), list[Backward]()
-    of_sum, of_mean = (tf.cast(total, tf.float64) for total in (of_sum, of_mean))  # a pass may be in a branch
 
     def gradient(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
@@ -144,15 +143,16 @@ def _is_divided(adjoint: Tensor) -> bool:
 
 
 def _inputs(op: Any) -> Sequence[Tensor]:
-    return op.inputs
+    return tuple(op.inputs)
 
 
 def _scaling(op: Any) -> Sequence[Tensor]:
     """Return the inputs that scale an operation's result; of a shape's dimension, none unless it may be the first."""
     if op.type == "StridedSlice" and op.inputs[0].op.type == "Shape":
         begin, sizes = tf.get_static_value(op.inputs[1]), op.inputs[0].shape[0]
-        return () if begin is not None and sizes and begin[0] % sizes else op.inputs
-    return {"Fill": op.inputs[1:], "OnesLike": ()}.get(op.type, op.inputs[:1] if op.type in _BY_FIRST else op.inputs)
+        return () if begin is not None and sizes and begin[0] % sizes else _inputs(op)
+    given = _inputs(op)
+    return {"Fill": given[1:], "OnesLike": ()}.get(op.type, given[:1] if op.type in _BY_FIRST else given)
 
 
 def _behind(tensor: Tensor, inputs: Callable[[Any], Sequence[Tensor]]) -> list[Any]:

@@ -86,7 +86,10 @@ class Aggregates:
 
     def _note_silent(self, comm: Comm, messages: list[str], held: Any, sliced: Any, state: Untouched) -> None:
         """Record which unproven variables the slices have left as they were: metrics' states 0. A collective."""
-        changes = [*map(np.any, sliced.metrics), *(state.changed([v], _FLOAT32) is not None for v, _ in held)]
+        changes = [
+            *(bool(np.any(each)) for each in sliced.metrics),
+            *(state.changed([v], _FLOAT32) is not None for v, _ in held),
+        ]
         variables = (*self._trainable.metrics, *(v for v, _ in held))
         unproven = [i for i, v in enumerate(variables) if id(tensor_variable(v)) in self._unproven]
         flags = tf.constant([float(changes[i]) for i in unproven], tf.float64)

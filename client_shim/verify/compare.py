@@ -271,7 +271,12 @@ def _expect(expected: dict[tuple[str, int], tuple[float, float]], a: PrintedLine
     """Keep, for all lines of one skeleton, the largest noise and the finest last digit of each number."""
     for i, (x, y) in enumerate(zip(a.numbers, s.numbers, strict=True)):
         noise, last = expected.get((a.skeleton, i), (0.0, x.last))
-        expected[a.skeleton, i] = max(noise, _gap(x.value, y.value)), min(last, x.last)
+        expected[a.skeleton, i] = max(noise, _gap(x.value, y.value)), _finest(last, x.last, y.last)
+
+
+def _finest(*lasts: float) -> float:
+    """Return the finest last digit; a whole number among others may be a float that is printed without zeros."""
+    return min(filter(None, lasts), default=0.0)
 
 
 def _worst(
@@ -281,6 +286,7 @@ def _worst(
     found = []
     for i, (x, y) in enumerate(zip(a.numbers, d.numbers, strict=True)):
         noise, last = expected[a.skeleton, i]
-        allowed = FACTOR * noise + last * (1 + 1e-9) + SUMMED * unit * abs(x.value)
+        digits = y.last if y.last < 0.01 * abs(y.value) else 0.0  # 0.9 instead of 1 is no rounding
+        allowed = FACTOR * noise + _finest(last, digits) * (1 + 1e-9) + SUMMED * unit * abs(x.value)
         found.append(Difference("printed", x.value, _gap(x.value, y.value), allowed))
     return max(found, key=lambda each: (each.beyond, _ratio(each.difference, each.noise), each.noise))

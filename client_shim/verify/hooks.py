@@ -140,6 +140,9 @@ def _watcher(recorder: Recorder, keras: Any) -> Any:
             recorder.begin()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            optimizer = self.model.optimizer
+            if getattr(optimizer, "gradient_accumulation_steps", None) and not int(optimizer.iterations):
+                recorder.accumulated()
             recorder.changed(_numbers(logs or {}))
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -68,6 +68,10 @@ class Recorder:
         """Note that the event records gradients, eagerly or in a function's trace."""
         self._taped = True
 
+    def accumulated(self) -> None:
+        """Note that the event's gradients are not applied yet: a variable that it made has its first value."""
+        self._taped = False
+
     def changed(self, logs: Mapping[str, float] | None = None) -> None:
         """Note that variables may have changed. `logs`: known numbers of the step, such as "loss"."""
         if self._open is None:

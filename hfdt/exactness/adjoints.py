@@ -76,7 +76,8 @@ class Backward:
         """Record an addition of this kind if the script made it. TensorFlow tells inputs of it, not the operation."""
         names = [tensor.name for tensor in inputs]
         made = (op for op in inputs[0].consumers() if op.type == kind and {*names} <= {t.name for t in op.inputs})
-        if (line := next(filter(None, map(line_of_script, made)), "")) and (found := adjoint()).dtype.is_floating:
+        line = next(filter(None, map(line_of_script, made)), "")
+        if line and ((found := adjoint()).dtype.is_floating or found.dtype.is_complex):
             key = kind, f"{line} {found.name}" if within else " ".join(names)
             self.additions.setdefault(key, Addition(line, within)).adjoints.append(found)
 
@@ -89,7 +90,7 @@ def recorded(of_sum: Tensor = 1.0, of_mean: Tensor = 1.0) -> Iterator[list[Backw
         of_sum: `Backward.of_sum`.
         of_mean: `Backward.of_mean`.
     """
-    done: list[Backward] = []
+    done, of_sum, of_mean = list[Backward](), tf.cast(of_sum, tf.float64), tf.cast(of_mean, tf.float64)
     if tf.executing_eagerly():  # ranks may be threads, which patches would reach
         yield done
         return
@@ -98,7 +99,7 @@ def recorded(of_sum: Tensor = 1.0, of_mean: Tensor = 1.0) -> Iterator[list[Backw
     def gradient(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
             return original(*args, **kwargs)
-        running.append(Backward(graph, tf.cast(of_sum, tf.float64), tf.cast(of_mean, tf.float64)))
+        running.append(Backward(graph, of_sum, of_mean))
         try:
             found = original(*args, **kwargs)
         finally:
@@ -126,7 +127,10 @@ def recorded(of_sum: Tensor = 1.0, of_mean: Tensor = 1.0) -> Iterator[list[Backw
 
 def _over_rows(op: Any, name: str, result: Any) -> bool:
     """Return whether an operation with a result of this shape adds up rows, whose number a trace does not fix."""
-    given = op.inputs["Segment" in name].shape  # a tape within does not keep the addends of segments
+    addend = op.inputs["Segment" in name]  # a tape within does not keep the addends of segments
+    given = addend.shape
+    if not any(op.type == "Placeholder" and op.outputs[0].dtype != tf.resource for op in _behind(addend, _inputs)):
+        return False  # computed of variables alone
     axes = tf.get_static_value(op.inputs[1]) if name in ("Sum", "Mean") and given.rank else None
     if axes is not None:
         return given[0] is None and 0 in np.ravel(axes) % given.rank
@@ -134,19 +138,36 @@ def _over_rows(op: Any, name: str, result: Any) -> bool:
 
 
 def _is_divided(adjoint: Tensor) -> bool:
-    """Return whether an adjoint is computed from the shape of a tensor: it is divided by the number of rows."""
+    """Return whether an adjoint is computed from the number of rows, in a tensor's shape: it is divided by it."""
+    return any(op.type in ("Shape", "Size") for op in _behind(adjoint, _scaling))
+
+
+def _inputs(op: Any) -> Sequence[Tensor]:
+    return tuple(op.inputs)
+
+
+def _scaling(op: Any) -> Sequence[Tensor]:
+    """Return the inputs that scale an operation's result; of a shape's dimension, none unless it may be the first."""
+    if op.type == "StridedSlice" and op.inputs[0].op.type == "Shape":
+        begin, sizes = tf.get_static_value(op.inputs[1]), op.inputs[0].shape[0]
+        return () if begin is not None and sizes and begin[0] % sizes else _inputs(op)
+    given = _inputs(op)
+    return {"Fill": given[1:], "OnesLike": ()}.get(op.type, given[:1] if op.type in _BY_FIRST else given)
+
+
+def _behind(tensor: Tensor, inputs: Callable[[Any], Sequence[Tensor]]) -> list[Any]:
+    """Return the operations that a tensor is computed by, through captures of outer graphs and `inputs` of each."""
 
     def onward(ref: Any) -> list[Any]:
-        op = ref.deref().op
-        if op.type == "Placeholder":
-            outer = [outer for outer, inner in getattr(op.graph, "captures", ()) if inner is ref.deref()]
-            return [each.ref() for each in outer if hasattr(each, "graph")]
-        inputs = {"Fill": op.inputs[1:], "OnesLike": ()}.get(
-            op.type, op.inputs[:1] if op.type in _BY_FIRST else op.inputs
-        )
-        return [each.ref() for each in inputs]
+        return [each.ref() for each in _captured(ref.deref()) or inputs(ref.deref().op)]
 
-    return any(ref.deref().op.type in ("Shape", "Size") for ref in reached([adjoint.ref()], onward))
+    return [ref.deref().op for ref in reached([tensor.ref()], onward) if not _captured(ref.deref())]
+
+
+def _captured(tensor: Tensor) -> list[Tensor]:
+    """Return the tensor of an outer graph that a placeholder stands for, in a list; empty if there is none."""
+    captures = getattr(tensor.graph, "captures", ()) if tensor.op.type == "Placeholder" else ()
+    return [outer for outer, inner in captures if inner is tensor and hasattr(outer, "graph")]
 
 
 def _adjoint(op: Any, name: str, gradient: Tensor, found: Any) -> Tensor:
@@ -199,18 +220,28 @@ def _made_of(tensor: Tensor, owners: Mapping[int, int]) -> set[int]:
 
     def onward(ref: Any) -> list[Any]:
         each = ref.deref()
-        return [] if id(each) in owners or not hasattr(each, "graph") else [t.ref() for t in each.op.inputs]
+        if id(each) in owners or not hasattr(each, "graph"):
+            return []
+        branches = [getattr(each.op, name, None) for name in ("_true_graph", "_false_graph")]
+        results = [graph.outputs[each.value_index] for graph in branches if graph is not None]
+        return [t.ref() for t in results or _captured(each) or each.op.inputs]
 
     found = [ref.deref() for ref in reached([tensor.ref()], onward)]
-    given = [each for each in found if hasattr(each, "graph") and each.op.type == "Placeholder"]
+    given = [each for each in found if hasattr(each, "graph") and each.op.type == "Placeholder" and not _captured(each)]
     return set() if any(g.dtype != tf.resource for g in given) else {owners[id(t)] for t in found if id(t) in owners}
 
 
 def totals(additions: Iterable[Addition]) -> list[Tensor]:
     """Return the sums of the adjoints and of their absolute values, float64 [additions, 2]; empty without additions."""
-    wide = [[tf.cast(adjoint, tf.float64) for adjoint in each.adjoints] for each in additions]
+    wide = [[_as_real(adjoint) for adjoint in each.adjoints] for each in additions]
     sums = [[tf.add_n([tf.reduce_sum(f(a)) for a in each]) for f in (tf.identity, tf.abs)] for each in wide]
     return [tf.stack(sums)] if sums else []
+
+
+def _as_real(adjoint: Tensor) -> Tensor:
+    """Return adjoints as float64; of complex ones, a linear function."""
+    parts = [tf.math.real(adjoint), tf.math.imag(adjoint)] if adjoint.dtype.is_complex else [adjoint]
+    return tf.add_n([tf.cast(part, tf.float64) for part in parts])
 
 
 def over_ranks(sums: Tensor, *weights: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from hfdt.collectives import Comm
 from hfdt.exactness.culprit import place_of
 from hfdt.exactness.metrics import metric_objects
 from hfdt.exactness.trial import OVER_RANKS
+from hfdt.exactness.untouched import Untouched
 from hfdt.worker.step_context import LogSources
 
 _MEAN, _SUM = 1, 2
@@ -48,13 +49,13 @@ class Aggregates:
         self._sources, self._faults = sources, dict[str, None]()
         self._sizes: dict[int, float] = {}  # the largest norm of each state of the whole, by its variable's id
         self._readings: dict[str, int] = {}
-        self._zero: dict[int, str | None] = {}  # the message of each unproven variable; None after it was not 0
+        self._zero: dict[int, str | None] = {}  # the message of each unproven variable; None after it has changed
 
     def note_unproven(self, variables: frozenset[int]) -> None:
-        """Record `RowDependence.unproven`: a comparison must find values other than 0 of these variables."""
+        """Record `RowDependence.unproven`: a comparison must find that these variables change."""
         self._unproven = variables
 
-    def compare(self, comm: Comm, held: list[tuple[Any, str]], sliced: Any, alone: Any) -> None:
+    def compare(self, comm: Comm, held: list[tuple[Any, str]], sliced: Any, alone: Any, state: Untouched) -> None:
         """Compare two Results (trial.py). A collective: all ranks judge alike.
 
         Args:
@@ -62,17 +63,14 @@ class Aggregates:
             held: The assigned variables, and the line that assigns each.
             sliced: The Result of slices.
             alone: The Result of the whole; None except on rank 0.
+            state: The context of the step of slices, which has run last.
         """
         messages = [
             *(_message_of_metric(*owner) for owner in self._owners()),
             *(_message_of_variable(*each) for each in held),
             *(f"{self._step(n)} from a metric's state, and it is not that metric's result" for n in sliced.results),
         ]
-        states = zip((*self._trainable.metrics, *(v for v, _ in held)), (*sliced.metrics, *sliced.state), strict=True)
-        for message, (variable, value) in zip(messages, states, strict=False):
-            key = id(tensor_variable(variable))
-            if key in self._unproven:
-                self._zero[key] = None if np.any(_wide(value)) else self._zero.get(key, message)
+        self._note_silent(comm, messages, held, sliced, state)
         found = np.zeros(len(messages) + len(sliced.logs))
         if alone is not None:
             bad = [
@@ -85,6 +83,21 @@ class Aggregates:
         self._faults.update((m, None) for m, bad in zip(messages, agreed[: len(messages)], strict=True) if bad)
         for name, readings in zip(sliced.logs, agreed[len(messages) :].astype(int), strict=True):
             self._readings[name] = self._readings.get(name, _MEAN | _SUM) & int(readings)
+
+    def _note_silent(self, comm: Comm, messages: list[str], held: Any, sliced: Any, state: Untouched) -> None:
+        """Record which unproven variables the slices have left as they were: metrics' states 0. A collective."""
+        changes = [
+            *(bool(np.any(each)) for each in sliced.metrics),
+            *(state.changed([v], _FLOAT32) is not None for v, _ in held),
+        ]
+        variables = (*self._trainable.metrics, *(v for v, _ in held))
+        unproven = [i for i, v in enumerate(variables) if id(tensor_variable(v)) in self._unproven]
+        flags = tf.constant([float(changes[i]) for i in unproven], tf.float64)
+        for i, changed in zip(
+            unproven, comm.sum([flags], "hfdt.aggregates")[0].numpy() if unproven else (), strict=True
+        ):
+            key = id(tensor_variable(variables[i]))
+            self._zero[key] = None if changed else self._zero.get(key, messages[i])
 
     def refuse_unproven(self) -> None:
         """Add the unproven variables that no batch has changed to the faults: they may be sums or means."""

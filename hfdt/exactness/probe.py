@@ -19,14 +19,12 @@ import tensorflow as tf
 from client_shim.script_code import script_parts
 from fdt.data import source
 from fdt.errors import NeedsReplica
-from fdt.typing import Tensor
-from hfdt.collectives.base import SoloComm
 from hfdt.exactness import adjoints, culprit
 from hfdt.exactness.aggregates import Aggregates, agreed, fine, relative
 from hfdt.exactness.probe_rows import few_rows, short_batch, uneven
 from hfdt.exactness.script_lines import failed_line
-from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial, is_half, validation_states
-from hfdt.exactness.untouched import Untouched, larger, others
+from hfdt.exactness.trial import COARSE, EXACT, HALF, ROUNDED, Result, StepTrial
+from hfdt.exactness.untouched import Untouched, larger
 from hfdt.worker.step_context import LogSources, Reading, StepTerms
 
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
@@ -67,6 +65,7 @@ class Probe:
         self._spread = None if spread is None else spread(int(source.rows(self._batch)))
         self._short = short_batch(whole, last, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
+        self.row_cost = self._trial.row_cost
         self.aggregates = Aggregates(trainable, self._tolerance)
 
     def note_log_sources(self, sources: LogSources) -> None:
@@ -109,37 +108,6 @@ class Probe:
         if notes and exact and not allow_inexact:
             raise needs_replica(notes[0])
         return replace(found, notes=found.notes + notes, summed=self.aggregates.summed)
-
-    def check_test_step(self, reading: Reading, whole: Any) -> None:
-        """Compare the test step of slices with that of a whole batch of validation data.
-
-        Raises:
-            NeedsReplica: Slices and the whole differ, or the test step assigns a variable of the model.
-        """
-        comm, batch = self._terms.comm, few_rows(whole, self._trial.row_cost, self._terms.comm.size)
-        terms, alone, random = replace(self._terms, reading=reading), None, False
-        with Untouched(self._trainable, moved=True) as state:
-            if comm.rank == 0:
-                total = tf.cast(source.rows(batch), tf.int64)
-                solo = replace(terms, comm=SoloComm(), averaged={}, sent_bytes={})
-                alone, again = (self._tested(state, solo, batch, tf.stack([total, total])) for _ in range(2))
-                random = relative(again, alone) > EXACT
-            state.restart()
-            sliced = validation_states(self._trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
-            assigned = state.changed([*self._trainable.trainable, *others(self._trainable)])
-        parts = ", ".join(script_parts(self._trainable.model)[:3])
-        if agreed(comm, float(assigned is not None)):
-            name = str(getattr(assigned, "name", "?")).split(":")[0]
-            raise needs_replica(
-                f"validation assigns the variable {name!r}, and the client would not get its last value: {parts}"
-            )
-        difference = 0.0 if alone is None or random else relative(sliced, alone)
-        if agreed(comm, difference) > (HALF if is_half(self._trainable.model) else COARSE):
-            raise needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
-
-    def _tested(self, state: Untouched, *step: Any) -> list[Tensor]:
-        state.restart()
-        return validation_states(self._trainable, *step)
 
     def _at(self, moved: bool, later: int, allow_inexact: bool) -> ProbeResult:
         with self._start(moved, later) as state:
@@ -220,7 +188,7 @@ class Probe:
             if not computed:
                 return math.nan
             sliced = self._sliced(state, self._trial, batch)
-            self.aggregates.compare(self._terms.comm, self._trial.held, sliced, alone)
+            self.aggregates.compare(self._terms.comm, self._trial.held, sliced, alone, state)
             return self._difference(sliced, alone)
 
     def _found(self, state: Untouched, allow_inexact: bool) -> ProbeResult:
@@ -251,7 +219,7 @@ class Probe:
         difference = self._difference(sliced, alone)
         if not fine(difference, self._tolerance) or self._sum_among_means(trial, sliced, alone):
             return None
-        self.aggregates.compare(self._terms.comm, trial.held, sliced, alone)
+        self.aggregates.compare(self._terms.comm, trial.held, sliced, alone, state)
         return ProbeResult(trial.terms.reading, difference, [], finite=not math.isnan(difference))
 
     def _sum_among_means(self, trial: StepTrial, sliced: Result, alone: Result | None) -> str:

@@ -5,7 +5,8 @@ of a loss term. The traced step reads the variable, so another probe costs two s
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from hfdt.exactness.own_draws import own_draws
 from hfdt.exactness.probe import Probe, needs_replica
 from hfdt.exactness.probe_rows import last_rows
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
+from hfdt.exactness.validation import check_test_step
 from hfdt.worker.step_context import Reading, StepTerms
 
 APPLIED_WITHIN = (
@@ -65,7 +67,9 @@ class Probing:
         except IndexError:  # no data: Keras raises its own error
             return []
         if not self._allow and (padding := _padding(self._trainable.model)):
-            raise needs_replica(f"{padding!r} pads the rows of a batch to the longest, and each rank has other rows")
+            parts = ", ".join(script_parts(self._trainable.model)[:3])
+            cause = f"{padding!r} pads the rows of a batch to the longest, and each rank has other rows"
+            raise needs_replica(f"{cause}: {parts}" if parts else cause)
         self._probe = None
         with self._as_scripts_have_it(), self._failures_refused():
             own = replace(terms, compression=None, sent_bytes={})
@@ -75,7 +79,8 @@ class Probing:
             scripts = script_parts(self._trainable.model)
             if validation is not None and scripts and self._synchronised and not self._allow:
                 with contextlib.suppress(IndexError):  # no data: Keras raises its own error
-                    self._probe.check_test_step(terms.reading, validation.first_batch())
+                    read = replace(own, reading=terms.reading)
+                    check_test_step(self._trainable, read, self._probe.row_cost, validation)
         self.asked = {name.split(".")[1] for name in own.sent_bytes}
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}
@@ -202,7 +207,20 @@ def _fixed_rows(model: Any) -> int:
 def _padding(model: Any) -> str:
     """Return the name of a TextVectorization whose rows are as long as the batch's longest, and are not masked."""
     layers = list(model._flatten_layers())
-    if any(getattr(layer, "mask_zero", False) for layer in layers):  # an Embedding: padded places do not count
-        return ""
     found = (layer for layer in layers if type(layer).__name__ == "TextVectorization" and not layer._ragged)
-    return next((t.name for t in found if t._output_mode == "int" and t._output_sequence_length is None), "")
+    padded = [t for t in found if t._output_mode == "int" and t._output_sequence_length is None]
+    return next((t.name for t in padded if any(map(_drops_mask, layers)) or not _is_masked(t, layers)), "")
+
+
+def _is_masked(text: Any, layers: Sequence[Any]) -> bool:
+    """Return whether each Embedding of a TextVectorization's numbers masks padded places; any of `layers` must."""
+    users = [getattr(node, "operation", None) or node.layer for node in text._outbound_nodes]
+    flags = [each.mask_zero for each in users if hasattr(each, "mask_zero") and each in layers]
+    return all(flags) and any(getattr(layer, "mask_zero", False) for layer in layers)
+
+
+def _drops_mask(layer: Any) -> bool:
+    """Return whether a layer of a functional model has masked inputs, and neither reads nor passes on the mask."""
+    inputs = tf.nest.flatten([node.input_tensors for node in layer._inbound_nodes])
+    masked = any(getattr(tensor, "_keras_mask", None) is not None for tensor in inputs)
+    return masked and not layer.supports_masking and "mask" not in inspect.signature(layer.call).parameters

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import context
 from fdt.data import source
-from fdt.keras.variables import call_converted, tensor_variable
+from fdt.keras.variables import tensor_variable
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
@@ -22,7 +22,6 @@ from hfdt.exactness.metrics import MetricTotals, metric_objects, result_of
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.script_lines import made_by_script
 from hfdt.exactness.untouched import counters, later_steps, others, without_randomness
-from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
@@ -232,24 +231,6 @@ class StepTrial:
         metrics = terms.log_sources.metrics.items() if local else ()
         pairs = {name: (result_of(objects[i], name), local[name]) for name, i in metrics}
         return dict(zip(local, map(tuple, added), strict=True)), pairs
-
-
-def validation_states(trainable: Any, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
-    """Run Keras's test step on a local batch; return the metrics' states over all ranks. A collective."""
-    model, flavor = trainable.model, trainable.flavor.name
-    model.reset_metrics()
-    totals = MetricTotals(terms.comm, trainable.metrics)
-    totals.started()
-
-    def step() -> None:
-        with steps.entered(StepContext(terms, share)), without_randomness(flavor):
-            call_converted(flavor, model.test_step, batch)
-
-    eager = model.run_eagerly or getattr(terms.comm, "eager_only", False)
-    (step if eager else tf.function(step, autograph=False))()
-    if int(share[0]) == 0:
-        totals.load(totals._start)
-    return totals.total()
 
 
 def _leaves(batch: Any) -> list[Any]:

@@ -78,11 +78,14 @@ class Untouched:
             if id(variable) not in self._seeds:
                 variable.assign(value)
 
-    def changed(self, variables: Sequence[Any]) -> Any:
-        """Return the first of `variables` that no longer has the value of the start; None: there is none."""
+    def changed(self, variables: Sequence[Any], tolerance: float = 0.0) -> Any:
+        """Return the first of `variables` that no longer has the value of the start; None: there is none.
+
+        `tolerance`: the relative difference that does not count.
+        """
         wanted = {id(tensor_variable(v)) for v in variables}
         for variable, value in zip(self._variables, self._start, strict=True):
-            if id(variable) in wanted and bool(tf.reduce_any(_differ(tf.identity(variable), value))):
+            if id(variable) in wanted and bool(tf.reduce_any(_differ(tf.identity(variable), value, tolerance))):
                 return variable
         return None
 
@@ -93,10 +96,13 @@ class Untouched:
         assign(self._variables, self._before)
 
 
-def _differ(first: Tensor, second: Tensor) -> Tensor:
+def _differ(first: Tensor, second: Tensor, tolerance: float) -> Tensor:
     """Return which elements differ. NaN is equal to NaN."""
     numbers = tf.logical_or(tf.equal(first, first), tf.equal(second, second))
-    return tf.logical_and(tf.not_equal(first, second), numbers)
+    differ = tf.logical_and(tf.not_equal(first, second), numbers)
+    if not (tolerance and first.dtype.is_floating):
+        return differ
+    return tf.logical_and(differ, tf.logical_not(tf.abs(first - second) <= tolerance * tf.abs(second)))
 
 
 def larger(batch: Any, *, signs: bool = False) -> Any:

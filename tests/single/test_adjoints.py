@@ -120,9 +120,34 @@ def test_sums_by_the_same_segments_may_have_other_shapes():
     assert sorted(each.shape.rank for each in found) == [1, 1, 2, 2]
 
 
-def test_complex_sums_are_left_out():
-    lines, _ = traced(slopes(lambda x: tf.math.real(tf.reduce_sum(tf.cast(x * W, tf.complex64)))))
-    assert lines == []
+def test_a_complex_sum_has_adjoints():
+    def target(x):
+        return tf.math.imag(tf.reduce_sum(tf.complex(x * W, x * W)))
+
+    lines, function = traced(slopes(target))
+    [found], [totals] = function(tf.zeros([3, 2]))
+    assert lines == ["test_adjoints.py"] and np.abs(found.numpy()).tolist() == [[1.0, 1.0]] * 3
+    assert abs(float(totals[0, 1, 0])) == float(totals[0, 1, 1]) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("target", "total"),
+    [(lambda x: tf.reduce_sum(x * W), SUM), (lambda x: tf.reduce_mean(x * W), MEAN)],
+    ids=["sum", "mean"],
+)
+def test_a_pass_in_a_branch_is_behind_the_branchs_results(target, total):
+    lines, function = traced(lambda x: tf.cond(W[0] > 9, lambda: slopes(target)(x), lambda: [tf.zeros([2])]))
+    found, _ = function(tf.ones([3, 2]))
+    assert lines == ["test_adjoints.py"] and [float(each) for each in found] == [total]
+
+
+def test_gradients_that_are_clipped_in_a_branch_have_their_pass():
+    def step(x):
+        [g] = slopes(lambda x: tf.reduce_sum(x * W))(x)
+        return [tf.cond(tf.norm(g) > 9, lambda: g / 2, lambda: g)]
+
+    lines, _ = traced(step)
+    assert lines == ["test_adjoints.py"]
 
 
 def branching(x):
@@ -172,11 +197,17 @@ def looping(x):
         (lambda x, n: off(lambda: tf.reduce_sum(x * W) / n), MEAN),
         (lambda x, n: off(lambda: tf.reduce_sum(x * W) / tf.cast(tf.shape(x)[0], tf.float32)), MEAN),
         (lambda x, n: off(lambda: tf.reduce_sum(x * W)) / n, MEAN),
+        (lambda x, n: off(lambda: tf.reduce_sum(x * W) / tf.cast(tf.shape(x)[1], tf.float32)), SUM),
+        (lambda x, n: off(lambda: tf.reduce_sum(x * W) / tf.cast(tf.shape(x)[-2], tf.float32)), MEAN),
         (lambda x, n: off(lambda: 0.1 * tf.reduce_sum(W**2)), None),
+        (lambda x, n: off(lambda: tf.reduce_sum(tf.boolean_mask(W, W > 0))), None),
         (lambda x, n: off(lambda: tf.reduce_mean(tf.reduce_sum(x * W, -1))), MEAN),
         (lambda x, n: tf.function(looping)(x), SUM),
     ],
-    ids=["sum", "nested", "product", "mean", "captured", "by_rows", "outside", "weights", "of_features", "loop"],
+    ids=[
+        *("sum", "nested", "product", "mean", "captured", "by_rows", "outside", "by_columns", "by_rows_from_behind"),
+        *("weights", "some_weights", "of_features", "loop"),
+    ],
 )
 def test_an_addition_in_a_branch_or_a_loop_is_told_from_its_operations(adds_up, total):
     lines, function = traced(slopes(lambda x: adds_up(x, tf.cast(tf.shape(x)[0], tf.float32))))

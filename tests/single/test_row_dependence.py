@@ -94,6 +94,24 @@ def test_text_that_is_padded_to_the_longest_row_is_found(keras):
     assert padding("int", mask_zero=True) == ""
 
 
+def test_text_is_masked_where_its_own_embedding_masks_and_no_layer_drops_the_mask(keras):
+    text = keras.layers.TextVectorization(name="text")
+    text.adapt(["a b"])
+
+    def padding(*flags, pooled):
+        words = text(given := keras.Input((), dtype="string"))
+        embedded = [keras.layers.Embedding(5, 2, mask_zero=flag)(words) for flag in flags]
+        other = keras.layers.Embedding(5, 2)(number := keras.Input(()))  # of numbers that are not padded
+        outputs = [pooled(each) for each in embedded]
+        return _padding(keras.Model([given, number], [*outputs, other]))
+
+    average, highest = keras.layers.GlobalAveragePooling1D(), keras.layers.GlobalMaxPooling1D()
+    assert padding(True, True, pooled=average) == ""
+    assert padding(True, False, pooled=average) == "text"
+    with pytest.warns(UserWarning, match="does not support masking"):
+        assert padding(True, pooled=highest) == "text"
+
+
 def test_a_term_with_the_weight_of_a_variable_is_linear(keras):
     import tensorflow as tf
 

@@ -140,6 +140,22 @@ def test_numbers_that_are_printed_are_compared_to_their_last_digit_and_whole_one
     assert missing.text == "after step 2 the script prints '', and '5 of 8' when run alone"
 
 
+@pytest.mark.parametrize(
+    ("alone", "divided", "outcome"),
+    [
+        ("1", "0.999999999999", EQUAL),
+        ("0.5", "0.500000000001", EQUAL),
+        ("0.5", "0.510000000001", DIFFERS),
+        ("0.123456789012\nloss 1", "0.123456789013\nloss 1", EQUAL),
+        ("1", "0.9", DIFFERS),
+        ("2", "3", DIFFERS),
+    ],
+)
+def test_a_number_without_its_last_zeros_is_compared_to_the_last_digit_of_the_others(alone, divided, outcome):
+    own, other = (run([0.1] * 3, output=f"loss {text}\n".encode(), printed=[0, 0, 99]) for text in (alone, divided))
+    assert verdict(other, own, own).outcome == outcome
+
+
 def test_prints_that_two_runs_alone_do_not_share_are_left_out_and_said_to_be():
     alone, shaken = run([0.1] * 3, output=b"id a1 3.0\n"), run([0.1] * 3, output=b"id b1 and c2 3.0\n")
     compared = compare(alone, shaken, alone)

@@ -93,6 +93,11 @@ def test_what_fit_draws_differently_when_it_is_divided_is_turned_off_and_said_to
     assert "shuffle is off" in notes and "dropout is off" in notes
 
 
+def test_a_batch_whose_gradients_wait_is_no_step_also_where_it_builds_the_model(tmp_path, monkeypatch):
+    source = FIT.replace("SGD(RATE)", "SGD(RATE, gradient_accumulation_steps=2)")
+    assert len(record(tmp_path, monkeypatch, source, ALONE).steps) == 2  # of five batches
+
+
 def test_moving_averages_are_recorded_and_metrics_and_slots_are_not(tmp_path, monkeypatch):
     (step,) = record(tmp_path, monkeypatch, FIT, ALONE, steps=1).steps
     names = [values.name.rpartition("/")[2] for values in step.variables.values()]

@@ -154,7 +154,11 @@ class MeanOfWords:
 
 
 class KerasNetwork:
-    """A Keras model. Gradients and accuracy are compiled; moving averages stay in the model, one for all workers."""
+    """A Keras model. Gradients and accuracy are compiled.
+
+    BatchNormalization has the statistics of its batch in tests, too: moving averages would be of all trainings before,
+    and at their start in the first hundred batches.
+    """
 
     def __init__(self, make: Callable[[], Any], example: Any) -> None:
         import keras
@@ -173,7 +177,7 @@ class KerasNetwork:
 
         @tf.function(autograph=False)
         def accuracy(x: Any, y: Any) -> Any:
-            return tf.reduce_mean(tf.cast(tf.argmax(self.model(x), -1, y.dtype) == y, tf.float32))
+            return tf.reduce_mean(tf.cast(tf.argmax(self.model(x, training=True), -1, y.dtype) == y, tf.float32))
 
         self._gradient, self._accuracy = gradient, accuracy
 
@@ -202,20 +206,29 @@ class KerasNetwork:
 
 
 def resnet20() -> KerasNetwork:
-    """Return the ResNet-20 of network.py, 270 thousand weights."""
+    """Return the ResNet-20 of network.py for 16 x 16 pixels, 270 thousand weights."""
     import sys
 
     sys.path.append(str(harness.SCRIPTS))
     import networked
 
-    return KerasNetwork(lambda: networked.resnet20((32, 32, 3)), np.zeros((1, 32, 32, 3), np.float32))
+    return KerasNetwork(lambda: networked.resnet20((16, 16, 3)), np.zeros((1, 16, 16, 3), np.float32))
+
+
+def small_photos() -> Any:
+    """Return CIFAR-10 at 16 x 16 pixels, each the mean of four."""
+    from pictures import images
+
+    return [(x.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)), y) for x, y in images("cifar10")]
 
 
 def small_images() -> Any:
     """Return Fashion-MNIST at 14 x 14 pixels, each the mean of four. Files that Keras has stored need no TensorFlow."""
     folder = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets/fashion-mnist"
     if not folder.exists():
-        _images("fashion_mnist")
+        from pictures import images
+
+        images("fashion_mnist")
     return [
         (_small(folder / f"{kind}-images-idx3-ubyte.gz"), _idx(folder / f"{kind}-labels-idx1-ubyte.gz", 8))
         for kind in ("train", "t10k")
@@ -230,12 +243,6 @@ def _small(file: Path) -> Any:
     return (_idx(file, 16).reshape(-1, 14, 2, 14, 2, 1).mean((2, 4)) / 255).astype(np.float32)
 
 
-def _images(name: str) -> Any:
-    from pictures import images
-
-    return images(name)
-
-
 def sentences() -> Any:
     """Return the data of tournament_text.py."""
     from tournament_text import docstrings
@@ -245,7 +252,7 @@ def sentences() -> Any:
 
 TASKS = {
     "cnn": Task(small_images, SmallCnn, 6_400, 32, 2, 0.02, 0.02, 0.55),
-    "resnet20": Task(lambda: _images("cifar10"), resnet20, 6_400, 64, 3, 0.05, 0.2, 0.35),
+    "resnet20": Task(small_photos, resnet20, 6_400, 64, 3, 0.05, 0.2, 0.35),
     "text": Task(sentences, MeanOfWords, 6_400, 32, 3, 0.2, 0.01, 0.70),
 }
 

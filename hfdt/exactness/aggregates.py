@@ -49,7 +49,7 @@ class Aggregates:
         self._sources, self._faults = sources, dict[str, None]()
         self._sizes: dict[int, float] = {}  # the largest norm of each state of the whole, by its variable's id
         self._readings: dict[str, int] = {}
-        self._zero: dict[int, str | None] = {}  # the message of each unproven variable; None after it has changed
+        self._silent: dict[int, str | None] = {}  # the message of each unproven variable; None after it has changed
 
     def note_unproven(self, variables: frozenset[int]) -> None:
         """Record `RowDependence.unproven`: a comparison must find that these variables change."""
@@ -85,23 +85,24 @@ class Aggregates:
             self._readings[name] = self._readings.get(name, _MEAN | _SUM) & int(readings)
 
     def _note_silent(self, comm: Comm, messages: list[str], held: Any, sliced: Any, state: Untouched) -> None:
-        """Record which unproven variables the slices have left as they were: metrics' states 0. A collective."""
+        """Record which unproven variables no rank's slice has changed; metrics start at 0. A collective."""
+        variables = (*self._trainable.metrics, *(v for v, _ in held))
+        unproven = [i for i, v in enumerate(variables) if id(tensor_variable(v)) in self._unproven]
+        if not unproven:
+            return
         changes = [
             *(bool(np.any(each)) for each in sliced.metrics),
             *(state.changed([v], _FLOAT32) is not None for v, _ in held),
         ]
-        variables = (*self._trainable.metrics, *(v for v, _ in held))
-        unproven = [i for i, v in enumerate(variables) if id(tensor_variable(v)) in self._unproven]
         flags = tf.constant([float(changes[i]) for i in unproven], tf.float64)
-        for i, changed in zip(
-            unproven, comm.sum([flags], "hfdt.aggregates")[0].numpy() if unproven else (), strict=True
-        ):
+        ranks = comm.sum([flags], "hfdt.aggregates")[0].numpy()  # that have changed each
+        for i, count in zip(unproven, ranks, strict=True):
             key = id(tensor_variable(variables[i]))
-            self._zero[key] = None if changed else self._zero.get(key, messages[i])
+            self._silent[key] = None if count else self._silent.get(key, messages[i])
 
     def refuse_unproven(self) -> None:
         """Add the unproven variables that no batch has changed to the faults: they may be sums or means."""
-        self._faults.update((message, None) for message in self._zero.values() if message)
+        self._faults.update((message, None) for message in self._silent.values() if message)
 
     def faults(self, others: list[str], rows: int) -> list[str]:
         """Return what does not add up, as messages.

@@ -21,6 +21,14 @@ def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
     return source.cut_between(batch, 0, 1, parts)[0]
 
 
+def rows_of(batches: Any) -> int:
+    """Return the rows of a Source's batches; 0 if it has none."""
+    try:
+        return int(batches.batch_size or source.rows(batches.first_batch()))
+    except IndexError:  # no data: Keras raises its own error
+        return 0
+
+
 def last_rows(batches: Any) -> int:
     """Return the rows of an epoch's last batch, where a Source's other batches are known to have more; else 0."""
     rows, size, steps = batches.samples, batches.batch_size, batches.steps

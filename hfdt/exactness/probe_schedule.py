@@ -27,7 +27,7 @@ from hfdt.exactness.fixed_draws import fixed_draws
 from hfdt.exactness.gradient_pass import AppliedWithinError, GradientPass
 from hfdt.exactness.own_draws import own_draws
 from hfdt.exactness.probe import Probe, needs_replica
-from hfdt.exactness.probe_rows import last_rows
+from hfdt.exactness.probe_rows import last_rows, rows_of
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.exactness.validation import check_test_step
 from hfdt.worker.step_context import Reading, StepTerms
@@ -56,6 +56,8 @@ class Probing:
         self._whole_batches = options.get("batch") == "per-worker"  # each rank may pad its own to another length
         self._own = {name: getattr(trainable.model, name) for name in ("train_step", "test_step", "reset_metrics")}
         self._probe: Probe | None = None
+        self._spec: Any = None  # of the data that were probed
+        self._forms = set[str]()  # the rows of these data and of validation data, in text
         self.asked: set[str] = set()
         self._written, self._writes, self._said = False, 0, [""]
 
@@ -76,11 +78,11 @@ class Probing:
             self._probe = Probe(self._trainable, own, whole, last_rows(source), getattr(source, "spread", None))
             said = self._read(self._probe, whole) + self._look(self._probe)
             self._note_alike(self._probe)
-            scripts = script_parts(self._trainable.model)
-            if validation is not None and scripts and self._synchronised and not self._allow:
+            if self._checks(validation):
                 with contextlib.suppress(IndexError):  # no data: Keras raises its own error
                     read = replace(own, reading=terms.reading)
                     check_test_step(self._trainable, read, self._probe.row_cost, validation)
+        self._forms.add(self._form_of(source, validation))
         self.asked = {name.split(".")[1] for name in own.sent_bytes}
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}
@@ -125,11 +127,30 @@ class Probing:
         found = self._probe.gradient_pass
         return found if found.trains(batch) else None
 
-    def warm(self, source: Any) -> list[str]:
-        """Probe before a later job of the same program, whose data may differ in structure. A collective."""
-        if self._probe is not None and source.element_spec != self._spec:
-            return self.first(source, self._terms)
+    def suits(self, source: Any) -> bool:
+        """Return whether the data of a later job have the structure of those that were probed. A collective."""
+        other = self._comm.size > 1 and (self._probe is None or source.element_spec != self._spec)
+        return not agreed(self._comm, float(other))
+
+    def warm(self, source: Any, validation: Any) -> list[str]:
+        """Probe before a later job of the same program on data that `suits`. A collective.
+
+        Where the script wrote a part of the step, other numbers of rows, and other validation data, are probed once.
+        """
+        if self._comm.size > 1 and agreed(self._comm, float(self._form_of(source, validation) not in self._forms)):
+            return self.first(source, self._terms, validation)
         return self.again(each=True)
+
+    def _form_of(self, source: Any, validation: Any) -> str:
+        if not (self._probe is not None and self._probe.by_script) and not script_parts(self._trainable.model):
+            return ""
+        checked = [source, validation] if self._checks(validation) else [source]
+        return repr([(each.element_spec, rows_of(each), last_rows(each)) for each in checked])
+
+    def _checks(self, validation: Any) -> bool:
+        """Return whether the test step is compared on `validation`."""
+        scripts = script_parts(self._trainable.model)
+        return validation is not None and bool(scripts) and self._synchronised and not self._allow
 
     def load(self, state: State, blobs: Blobs) -> None:
         """Assign the groups in `state`, and record whether variables changed that only scripts assign. A collective."""
@@ -209,18 +230,38 @@ def _padding(model: Any) -> str:
     layers = list(model._flatten_layers())
     found = (layer for layer in layers if type(layer).__name__ == "TextVectorization" and not layer._ragged)
     padded = [t for t in found if t._output_mode == "int" and t._output_sequence_length is None]
-    return next((t.name for t in padded if any(map(_drops_mask, layers)) or not _is_masked(t, layers)), "")
+    return next((t.name for t in padded if any(map(_drops_mask, _behind(t))) or not _is_masked(t, layers)), "")
+
+
+def _behind(text: Any) -> Iterator[Any]:
+    """Yield the layers of functional models that compute something of what `text` does, and those within them."""
+    seen, ahead = {id(text)}, [text]
+    while ahead:
+        for user in _users(ahead.pop()):
+            if id(user) not in seen:
+                seen.add(id(user))
+                ahead.append(user)
+                if hasattr(user, "_flatten_layers"):  # no operation
+                    yield from user._flatten_layers()
+
+
+def _users(layer: Any) -> list[Any]:
+    return [getattr(node, "operation", None) or node.layer for node in layer._outbound_nodes]
 
 
 def _is_masked(text: Any, layers: Sequence[Any]) -> bool:
     """Return whether each Embedding of a TextVectorization's numbers masks padded places; any of `layers` must."""
-    users = [getattr(node, "operation", None) or node.layer for node in text._outbound_nodes]
-    flags = [each.mask_zero for each in users if hasattr(each, "mask_zero") and each in layers]
+    flags = [each.mask_zero for each in _users(text) if hasattr(each, "mask_zero") and each in layers]
     return all(flags) and any(getattr(layer, "mask_zero", False) for layer in layers)
 
 
 def _drops_mask(layer: Any) -> bool:
-    """Return whether a layer of a functional model has masked inputs, and neither reads nor passes on the mask."""
+    """Return whether a layer of a functional model has masked inputs, and neither reads nor passes on the mask.
+
+    An operation, of which tf_keras makes a layer, may take one place of the rows: the probe compares.
+    """
+    if type(layer).__name__ in ("TFOpLambda", "SlicingOpLambda"):
+        return False
     inputs = tf.nest.flatten([node.input_tensors for node in layer._inbound_nodes])
     masked = any(getattr(tensor, "_keras_mask", None) is not None for tensor in inputs)
     return masked and not layer.supports_masking and "mask" not in inspect.signature(layer.call).parameters

@@ -1,6 +1,7 @@
-"""The comparison of a script's test step on slices of validation batches with that on the whole ones, before training.
+"""The comparison of Keras's test step on slices of validation batches with that on the whole ones, before training.
 
-A sum over samples may be 0 in the first batch. So rows from all over the data are compared too, and larger numbers.
+The script's losses, metrics and layers run in it. A sum over samples may be 0 in the first batch, so rows from all over
+the data are compared too, and larger numbers.
 """
 
 from dataclasses import replace
@@ -36,20 +37,52 @@ def check_test_step(trainable: Any, terms: StepTerms, row_cost: float, validatio
         NeedsReplica: Slices and the whole differ, or the test step assigns a variable of the model.
     """
     first = few_rows(validation.first_batch(), row_cost, terms.comm.size)
-    _compare(trainable, terms, first, may_fail=False)
-    if (spread := getattr(validation, "spread", None)) is not None:
-        _compare(trainable, terms, spread(int(source.rows(first))), may_fail=True)
-    _compare(trainable, terms, larger(first), may_fail=True)
+    sliced, alone = _TestStep(trainable, terms), None
+    if terms.comm.rank == 0:
+        alone = _TestStep(trainable, replace(terms, comm=SoloComm(), averaged={}, sent_bytes={}))
+    _compare(sliced, alone, first, may_fail=False)
+    rows = int(source.rows(first))
+    if (spread := getattr(validation, "spread", None)) is not None and validation.samples > rows:
+        _compare(sliced, alone, spread(rows), may_fail=True)
+    if any(each is not None and each.dtype.is_floating for each in tf.nest.flatten(first)):
+        _compare(sliced, alone, larger(first), may_fail=True)
 
 
-def _compare(trainable: Any, terms: StepTerms, batch: Any, *, may_fail: bool) -> None:
-    """Compare a batch. `may_fail`: the test step need not compute it, as validation may not reach it."""
-    comm, alone, random, failed = terms.comm, None, False, False
+class _TestStep:
+    """Keras's test step on local batches, compiled once for batches of one shape."""
+
+    def __init__(self, trainable: Any, terms: StepTerms) -> None:
+        self.trainable, self.terms = trainable, terms
+        eager = trainable.model.run_eagerly or getattr(terms.comm, "eager_only", False)
+        self._run = self._step if eager else tf.function(self._step, autograph=False)
+
+    def __call__(self, batch: Any, share: Tensor) -> list[Tensor]:
+        """Return the metrics' states over all ranks. A collective."""
+        self.trainable.model.reset_metrics()
+        totals = MetricTotals(self.terms.comm, self.trainable.metrics)
+        totals.started()
+        self._run(batch, share)
+        if int(share[0]) == 0:
+            totals.load(totals._start)
+        return totals.total()
+
+    def _step(self, batch: Any, share: Tensor) -> None:
+        flavor = self.trainable.flavor.name
+        with steps.entered(StepContext(self.terms, share)), without_randomness(flavor):
+            call_converted(flavor, self.trainable.model.test_step, batch)
+
+
+def _compare(sliced: _TestStep, alone: _TestStep | None, batch: Any, *, may_fail: bool) -> None:
+    """Compare a batch. `alone`: on rank 0. `may_fail`: the test step need not compute such a batch."""
+    trainable, comm, whole, random, failed = sliced.trainable, sliced.terms.comm, None, False, False
+    total = tf.cast(source.rows(batch), tf.int64)
     with Untouched(trainable, moved=True) as state:
-        if comm.rank == 0:
+        if alone is not None:
             try:
-                alone, again = (_alone(trainable, terms, batch, state) for _ in range(2))
-                random = relative(again, alone) > EXACT
+                state.restart()
+                whole = alone(batch, tf.stack([total, total]))
+                state.restart()
+                random = relative(alone(batch, tf.stack([total, total])), whole) > EXACT
             except tf.errors.OpError:
                 failed = may_fail
                 if not may_fail:
@@ -57,7 +90,7 @@ def _compare(trainable: Any, terms: StepTerms, batch: Any, *, may_fail: bool) ->
         if agreed(comm, float(failed)):
             return
         state.restart()
-        sliced = _states(trainable, terms, *source.cut_batch(batch, comm.rank, comm.size))
+        found = sliced(*source.cut_batch(batch, comm.rank, comm.size))
         assigned = state.changed([*trainable.trainable, *others(trainable)])
     parts = ", ".join(script_parts(trainable.model)[:3])
     if agreed(comm, float(assigned is not None)):
@@ -65,32 +98,6 @@ def _compare(trainable: Any, terms: StepTerms, batch: Any, *, may_fail: bool) ->
         raise needs_replica(
             f"validation assigns the variable {name!r}, and the client would not get its last value: {parts}"
         )
-    difference = 0.0 if alone is None or random else relative(sliced, alone)
+    difference = 0.0 if whole is None or random else relative(found, whole)
     if agreed(comm, difference) > (HALF if is_half(trainable.model) else COARSE):
         raise needs_replica(f"losses and metrics of validation do not add up over slices of a batch: {parts}")
-
-
-def _alone(trainable: Any, terms: StepTerms, batch: Any, state: Untouched) -> list[Tensor]:
-    """Return the metrics' states of the whole batch on this rank."""
-    state.restart()
-    total = tf.cast(source.rows(batch), tf.int64)
-    solo = replace(terms, comm=SoloComm(), averaged={}, sent_bytes={})
-    return _states(trainable, solo, batch, tf.stack([total, total]))
-
-
-def _states(trainable: Any, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
-    """Run Keras's test step on a local batch; return the metrics' states over all ranks. A collective."""
-    model, flavor = trainable.model, trainable.flavor.name
-    model.reset_metrics()
-    totals = MetricTotals(terms.comm, trainable.metrics)
-    totals.started()
-
-    def step() -> None:
-        with steps.entered(StepContext(terms, share)), without_randomness(flavor):
-            call_converted(flavor, model.test_step, batch)
-
-    eager = model.run_eagerly or getattr(terms.comm, "eager_only", False)
-    (step if eager else tf.function(step, autograph=False))()
-    if int(share[0]) == 0:
-        totals.load(totals._start)
-    return totals.total()

@@ -71,7 +71,7 @@ class HfdtWorker:
     """The command loop of a rank: it handles the engine's commands one by one and answers each."""
 
     def __init__(self, member: Member, comm: Any, notes: list[str]) -> None:
-        self._member, self._comm, self._notes = member, comm, notes
+        self._member, self._comm, self._notes, self._said = member, comm, notes, set[str]()
         self._commands: Iterator[Command] = member.commands()
         self._flavors = contextlib.ExitStack()
         self._patched: set[str] = set()
@@ -129,11 +129,11 @@ class HfdtWorker:
         spec = JobSpec.from_proto(message)
         self._notes += take_over(spec.surroundings)
         tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
-        session = self._session(spec)
-        session.load(spec.state, self._member.blobs)
         feeds = open_feeds(spec, self._member, lambda wanted: self._send(job, feed_wanted=wanted))
         source: Any = open_data(spec, spec.data, self._member.blobs, feeds)
         validation: Any = spec.validation and open_data(spec, spec.validation, self._member.blobs, feeds)
+        session = self._session(spec, source)
+        session.load(spec.state, self._member.blobs)
         commits_every, more = progress.plan(spec, session.rule)
         suspension = None
         if is_on(spec.options, "suspendable") and not progress.why_no_commits(spec, session.rule):
@@ -147,18 +147,20 @@ class HfdtWorker:
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
         self._notes = []  # sent once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
-        text = "\n".join(notes + more)
+        lines = [line for line in notes + more if line not in self._said]  # a new session says the same again
+        self._said.update(lines)
+        text = "\n".join(lines)
         ready = Ready(steps_per_epoch=steps, notes=text, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
         ready.suspendable, ready.algorithm = suspension is not None, session.algorithm
         self._send(job, ready=ready)
 
-    def _session(self, spec: JobSpec) -> Any:
-        """Return the last job's session if its program and settings are the same, else a new one."""
+    def _session(self, spec: JobSpec, source: Any) -> Any:
+        """Return the last job's session if program, settings and structure of the data are the same. A collective."""
         from fdt.trainable import build
         from hfdt.worker.session import RankProgram, patches
 
         made_for = spec.made_for, spec.options
-        if self._warm is not None and self._warm[0] == made_for:
+        if self._warm is not None and self._warm[0] == made_for and self._warm[1].probing.suits(source):
             return self._warm[1]
         self._close_session()
         flavor = spec.program.flavor

@@ -80,7 +80,7 @@ class RankProgram:
                 self.rounds.restart()
             if self.sharded.terms.compression is not None:
                 self.sharded.terms.compression.restart()
-            return self.probing.warm(source)
+            return self.probing.warm(source, validation)
         return self._attach(source, validation, idle)
 
     def _steps_at_once(self) -> int:

@@ -67,10 +67,8 @@ class GradientStep:
     @property
     def added(self) -> list[str]:
         """Names of variables of floating numbers whose changes servers add, once traced; see Changed."""
-        changed: Changed | None = self._local.train.found if self._local is not None else None
-        if self.found is not None:
-            changed = self.found.changed
-        return changed.added if changed is not None else []
+        found: Any = self.found.changed if self.found is not None else self._local and self._local.train.found
+        return found.added if found is not None else []
 
     @functools.cached_property
     def metric_states(self) -> list[SummedState]:

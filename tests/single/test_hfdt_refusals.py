@@ -73,3 +73,60 @@ def test_a_rank_exchanges_from_a_jobs_setup_to_its_end():
     worker.run()
     assert comm.calls == ["resume", "pause"]
     assert [event.WhichOneof("kind") for event in sent] == ["failed", "finished"]
+
+
+class Two(SoloComm):
+    """Another rank that agrees."""
+
+    size = 2
+
+
+def probing_of(by_script=False):
+    import keras
+
+    from hfdt.exactness.probe_schedule import Probing
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    found = Probing(SimpleNamespace(model=model), Two(), {}, synchronised=True)
+    found._probe, found._spec = SimpleNamespace(by_script=by_script), "pairs"
+    return found
+
+
+def source_of(spec="pairs", batch=8, rows=24):
+    return SimpleNamespace(element_spec=spec, batch_size=batch, samples=rows, steps=-(-rows // batch))
+
+
+def test_a_session_is_for_data_of_one_structure():
+    probing, closed = probing_of(), []
+    worker = HfdtWorker(SimpleNamespace(rank=0, blobs=None, commands=list), Two(), [])
+    job = JobSpec.from_proto(setup().setup.job)
+    warm = SimpleNamespace(probing=probing, close=lambda: closed.append(1))
+    worker._warm = (job.made_for, job.options), warm
+    assert worker._session(job, source_of()) is warm and not closed
+    with pytest.raises(AttributeError):  # there is no program to build
+        worker._session(job, source_of("triples"))
+    assert closed == [1]
+
+
+@pytest.mark.parametrize(("by_script", "again"), [(False, ""), (True, "aBs")])
+def test_other_rows_are_probed_once_where_the_script_wrote_a_part_of_the_step(monkeypatch, by_script, again):
+    probing, probed = probing_of(by_script), []
+    monkeypatch.setattr(probing, "_terms", None, raising=False)
+
+    def first(source, terms, validation):
+        probed.append(source)
+        probing._forms.add(probing._form_of(source, validation))
+
+    monkeypatch.setattr(probing, "first", first)
+    first(source_of(), None, None)
+    sources = {
+        "a": source_of(batch=6),
+        "A": source_of(batch=6),
+        "B": source_of(batch=6, rows=25),
+        "s": source_of(rows=25),
+    }
+    named = {id(source): name for name, source in sources.items()}
+    for source in sources.values():
+        probing.warm(source, None)
+    assert "".join(named[id(source)] for source in probed[1:]) == again

@@ -79,6 +79,8 @@ REFUSED = {
     "fit_text_unmasked_late": "'text_vectorization' pads the rows of a batch to the longest, and each rank has other",
     "fit_traced_again": "the callback Raise (fit_traced_again.py:20) changed an object that the training step",
     "fit_updates_by_hand": "assigns variable 'dense_1/kernel'",
+    "fit_other_batches": "may need all rows of a batch (Reshape at fit_other_batches.py:1",
+    "fit_later_validation": "losses and metrics of validation do not add up over slices of a batch: Centred",
     "fit_vector_log": "returns 'columns', which is not one number",
     "fit_weighted_by_updates": "Growing.train_step",
     "forward_mode": "forward-mode differentiation",

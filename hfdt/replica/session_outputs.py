@@ -1,6 +1,6 @@
 """The results of a session run over ranks: fetched values of the whole batch, and the sum of gradients.
 
-Runs of the first batches, whole and in halves, determine which number is a mean over samples and which a sum; what is
+Runs of batches, whole and in the ranks' parts, determine which number is a mean over samples and which a sum; what is
 neither (a root, a maximum) is computed of the whole batch. A summary (`tf.compat.v1.summary`) is split into its
 scalars; its histograms are rank 0's, of rank 0's own rows. Of gradients, rows of embeddings are concatenated and other
 arrays are added.
@@ -22,7 +22,7 @@ Cell: TypeAlias = Array
 INEXACT = 1e-3  # relative; rounding is at 1e-6
 ROUNDING = 1e-5  # of fetched numbers: what is off by more is computed of the whole batch, which costs time only
 ROUNDING_OF_ROWS = 1e-4
-SHOWN = 0.02  # relative; a root or an exponential of means whose halves differ by less may pass for a mean
+SHOWN = 0.02  # relative; a root or an exponential of means whose parts differ by less may pass for a mean
 
 
 class OutputKind(Enum):
@@ -35,10 +35,17 @@ class OutputKind(Enum):
     WHOLE = "whole"
 
 
-def read(whole: Vector, first: Vector, second: Vector) -> Reading:
-    """Return the nearer of sum and mean of two halves of equal size."""
-    of_mean, of_sum = (float(np.sum(np.square(whole - k * (first + second)))) for k in (0.5, 1.0))
+def read(whole: Vector, parts: Sequence[Vector], counts: Sequence[int]) -> Reading:
+    """Return the nearer of sum and mean of a batch's parts, which have `counts` rows."""
+    readings = Reading.MEAN, Reading.STEP_SUM
+    of_mean, of_sum = (float(np.sum(np.square(whole - combined(parts, counts, each)))) for each in readings)
     return Reading.STEP_SUM if of_sum < of_mean else Reading.MEAN
+
+
+def combined(parts: Sequence[Vector], counts: Sequence[int], found: Reading) -> Vector:
+    """Return the whole batch's vector, added as the ranks add it."""
+    shares = np.ones(len(counts)) if found is Reading.STEP_SUM else np.divide(counts, sum(counts))
+    return np.tensordot(shares, parts, axes=1)
 
 
 def cells(tensor: Any, value: Any) -> list[Cell]:
@@ -66,55 +73,54 @@ def rebuilt(tensor: Any, value: Any, made: list[Cell]) -> Any:
     return array if array.shape else array.dtype.type(array)
 
 
-def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> OutputKind | None:
+def how(whole: Cell, parts: Sequence[Cell], counts: Sequence[int]) -> OutputKind | None:
     """Return the likeliest kind of a cell that draws random numbers; None where all values are 0, which shows nothing.
 
-    `even` has as many rows as the two halves together, `whole` has `rows` rows.
+    `whole` is the batch's cell; `parts` are those of its parts, which have `counts` rows.
     """
-    if np.ndim(whole) and len(whole) == rows and len(first) == len(second) == rows // 2:
+    if _have_rows(whole, parts, counts):
         return OutputKind.ROWS
-    if not np.shape(even) == np.shape(first) == np.shape(second):
+    if whole.dtype.kind == "b" or any(np.shape(part) != np.shape(whole) for part in parts):
         return OutputKind.FIRST
-    equal = np.array_equal(even, first) and np.array_equal(even, second)
-    if even.dtype.kind == "b":
-        return OutputKind.FIRST
-    if not np.any(even) and equal:
+    if not np.any(whole) and not np.any(parts):
         return None
-    if even.dtype.kind in "iu":
-        return OutputKind.SUM if np.array_equal(even, first + second) else OutputKind.FIRST
-    flat = [np.ravel(np.asarray(cell, np.float64)) for cell in (even, first, second)]
-    if not all(np.all(np.isfinite(each)) for each in flat):
+    if whole.dtype.kind in "iu":
+        return OutputKind.SUM if np.array_equal(whole, sum(parts)) else OutputKind.FIRST
+    total, *rest = (np.ravel(np.asarray(cell, np.float64)) for cell in (whole, *parts))
+    if not np.all(np.isfinite([total, *rest])):
         return None
-    return OutputKind.SUM if read(*flat) is Reading.STEP_SUM else OutputKind.MEAN
+    return OutputKind.SUM if read(total, rest, counts) is Reading.STEP_SUM else OutputKind.MEAN
 
 
-def exactly(
-    whole: Cell, first: Cell, second: Cell, even: Cell, rows: int, inexact: float = ROUNDING
-) -> OutputKind | None:
+def exactly(whole: Cell, parts: Sequence[Cell], counts: Sequence[int], inexact: float = ROUNDING) -> OutputKind | None:
     """Return the kind of a cell, WHOLE where it is no mean, sum or rows; None where these values do not show it.
 
     The arguments are those of `how`. Relative differences up to `inexact` are none.
     """
-    kind = even.dtype.kind
-    if np.ndim(whole) and len(whole) == rows and len(first) == len(second) == rows // 2:
-        same = np.shape(whole)[1:] == np.shape(first)[1:] and _near(even, np.concatenate([first, second]))
-        return OutputKind.ROWS if same else OutputKind.WHOLE
-    if kind == "b" or not np.shape(even) == np.shape(first) == np.shape(second):
+    if _have_rows(whole, parts, counts):
+        same = all(np.shape(part)[1:] == np.shape(whole)[1:] for part in parts)
+        return OutputKind.ROWS if same and _near(whole, np.concatenate(parts)) else OutputKind.WHOLE
+    if whole.dtype.kind == "b" or any(np.shape(part) != np.shape(whole) for part in parts):
         return OutputKind.WHOLE
-    if kind in "iu":
-        found = OutputKind.SUM if np.any((first != 0) & (second != 0)) else None
-        return found if np.array_equal(even, first + second) else OutputKind.WHOLE
-    flat = [np.ravel(np.asarray(cell, np.float64)) for cell in (even, first, second)]
-    size = max((float(np.max(np.abs(each), initial=0.0)) for each in flat), default=0.0)
+    if whole.dtype.kind in "iu":
+        counted = OutputKind.SUM if np.any(np.count_nonzero(parts, axis=0) > 1) else None
+        return counted if np.array_equal(whole, sum(parts)) else OutputKind.WHOLE
+    flat = [np.ravel(np.asarray(cell, np.float64)) for cell in (whole, *parts)]
+    size = float(np.max(np.abs(flat), initial=0.0))
     if not size or not np.isfinite(size):
         return None
-    total, one, other = (each / size for each in flat)
-    is_sum = read(total, one, other) is Reading.STEP_SUM
-    off = np.max(np.abs(total - (one + other) * (1.0 if is_sum else 0.5)))
-    if off > inexact:
+    total, *rest = (each / size for each in flat)
+    found = read(total, rest, counts)
+    if np.max(np.abs(total - combined(rest, counts, found))) > inexact:
         return OutputKind.WHOLE
-    shown = np.minimum(np.abs(one), np.abs(other)) if is_sum else np.abs(one - other)
+    is_sum = found is Reading.STEP_SUM
+    shown = np.sort(np.abs(rest), axis=0)[-2] if is_sum else 2 * np.std(rest, axis=0)
     return (OutputKind.SUM if is_sum else OutputKind.MEAN) if np.max(shown) > SHOWN else None
+
+
+def _have_rows(whole: Cell, parts: Sequence[Cell], counts: Sequence[int]) -> bool:
+    lengths = [len(cell) if np.ndim(cell) else -1 for cell in (whole, *parts)]
+    return lengths == [sum(counts), *counts]
 
 
 def _near(one: Cell, other: Cell) -> bool:
@@ -130,13 +136,19 @@ def rounding(cell: Cell) -> float:
     return 0.03 if _is_narrow(cell) else 4 * float(np.finfo(cell.dtype).eps) if cell.dtype.kind == "f" else 0.0
 
 
-def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | None, float]:
-    """Return the reading of a gradient and the relative error of the halves under it. None: the gradient was 0."""
+def reading(
+    whole: Vector, parts: Sequence[Vector], counts: Sequence[int], known: Reading | None = None
+) -> tuple[Reading | None, float]:
+    """Return the reading of a gradient and the relative error of the parts under it. None: the gradient was 0.
+
+    `known`: the reading that was found before.
+    """
     size = float(np.linalg.norm(whole))
     if not size or not np.isfinite(size):
-        return None, 0.0
-    found = read(whole, first, second)
-    return found, float(np.linalg.norm(whole - (first + second) * (1.0 if found is Reading.STEP_SUM else 0.5))) / size
+        return known, 0.0
+    found = known or read(whole, parts, counts)
+    off = float(np.linalg.norm(whole - combined(parts, counts, found))) / size
+    return found, off if np.isfinite(off) else 1.0
 
 
 class Combining:

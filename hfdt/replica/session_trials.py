@@ -1,11 +1,13 @@
 """Trials of a session's run before it is divided: they determine which results are means and which are sums over rows.
 
-The run is tried on the first batches and on their halves, and all variables are restored. Operations after the
-gradients get those of the whole batch each time, as in the ranks' own runs. A trial detects a graph that cannot run on
-half a batch, and a gradient that is neither mean nor sum. A fetched number that is neither is computed of the whole
-batch from then on, and so is each number until several batches have shown the same.
+The run is tried on the first batches, and on the first one of each number of rows, and on the parts that the ranks get
+of them; all variables are restored. Operations after the gradients get those of the whole batch each time, as in the
+ranks' own runs. A trial detects a graph that cannot run on a part, and a gradient that is neither mean nor sum. A
+fetched number that is neither is computed of the whole batch from then on, and so is each number until several batches
+have shown the same.
 """
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +39,7 @@ class TrialHistory:
 
     `readings`: by a gradient's number. `outputs`: how cells are combined. `open`: cells that are WHOLE for the time
     being, with what batches have shown of them, and how many did. `sources`: of cells. `refused`: why a
-    tried run cannot be divided.
+    tried run cannot be divided. `rows`: the numbers of rows on which a run was tried.
     """
 
     readings: dict[int, Reading] = field(default_factory=dict)
@@ -46,22 +48,24 @@ class TrialHistory:
     sources: dict[Name, CellSource] = field(default_factory=dict)
     refused: "weakref.WeakKeyDictionary[FetchPlan, str]" = field(default_factory=weakref.WeakKeyDictionary)
     tries: "weakref.WeakKeyDictionary[FetchPlan, int]" = field(default_factory=weakref.WeakKeyDictionary)
+    rows: "weakref.WeakKeyDictionary[FetchPlan, set[int]]" = field(default_factory=weakref.WeakKeyDictionary)
 
-    def settled(self, plan: FetchPlan) -> bool:
-        """Return whether all results of this run are known."""
-        return self.tries.get(plan, 0) >= TRIES
+    def settled(self, plan: FetchPlan, rows: int) -> bool:
+        """Return whether all results of this run on `rows` rows are known."""
+        return self.tries.get(plan, 0) >= TRIES and rows in self.rows.get(plan, ())
 
     def replace_findings(self, readings: Mapping[int, Reading], outputs: Mapping[Name, OutputKind]) -> None:
         """Take rank 0's findings in place of this rank's."""
         self.readings, self.outputs = dict(readings), dict(outputs)
 
     def found(self, name: Name, kind: OutputKind | None) -> None:
-        """Take what a batch shows of a cell; None: nothing."""
-        before, count = self.open.pop(name, (None, 0))
+        """Take what a batch shows of a cell; None: nothing. What is known already must hold for it."""
+        known = (self.outputs[name], ALIKE) if name in self.outputs else (None, 0)
+        before, count = self.open.pop(name, known)
         if kind is OutputKind.WHOLE or (kind and before and kind is not before):
             self.outputs[name] = OutputKind.WHOLE
-        elif kind and count + 1 >= ALIKE:
-            self.outputs[name] = kind
+        elif count + bool(kind) >= ALIKE and (shown := kind or before):
+            self.outputs[name] = shown
         else:
             self.outputs[name], self.open[name] = OutputKind.WHOLE, (kind or before, count + bool(kind))
 
@@ -90,7 +94,7 @@ class TrialHistory:
 class SessionTrial:
     """The result of a trial.
 
-    `fails`: the error on half a batch. `off`: the largest error of a gradient as a mean or a sum. `whole`: the whole
+    `fails`: the error on a part. `off`: the largest error of a gradient as a mean or a sum. `whole`: the whole
     batch's cells. `unknown`: the cells whose kind is not known yet. `stuck`: a cell that must be computed of the whole
     batch but waits for an update.
     """
@@ -105,18 +109,19 @@ class SessionTrial:
 def tried(
     plan: FetchPlan,
     feeds: Mapping[Any, Any],
-    rows: int,
+    counts: Sequence[int],
     known: TrialHistory,
     sources: CellSources,
     run: Try,
     read: Callable[[], list[Any]],
     write: Callable[[list[Any]], None],
 ) -> SessionTrial:
-    """Try the run, and add the findings to `known`. `read` and `write` access the run's variables.
+    """Try the run, and add the findings to `known`.
 
-    After the first trial, a batch that fails in halves shows nothing.
+    `counts`: the rows of each part, none of 0. `read` and `write` access the run's variables.
     """
-    before, half = read(), rows // 2
+    before, stops = read(), list(itertools.accumulate(counts))
+    rows = stops[-1]
 
     def on(low: int, high: int, instead: Recorded | None) -> tuple[list[Any], Recorded]:
         try:
@@ -126,25 +131,31 @@ def tried(
 
     whole = on(0, rows, None)
     try:
-        first, second = on(0, half, whole[1]), on(half, 2 * half, whole[1])
-        even = whole if rows == 2 * half else on(0, 2 * half, whole[1])
+        runs = [whole, *(on(low, high, whole[1]) for low, high in itertools.pairwise([0, *stops]))]
     except (tf.errors.OpError, ValueError) as error:
-        return SessionTrial(fails="" if plan in known.tries else str(error).splitlines()[0])
-    off = _read_gradients(plan, known, (even[1], first[1], second[1]))
-    found = _read_outputs(plan, known, sources, [each[0] for each in (whole, first, second, even)], rows)
+        return SessionTrial(fails=str(error).splitlines()[0])
+    is_first = rows not in known.rows.get(plan, ())
+    off = _read_gradients(plan, known, [each[1] for each in runs], counts, is_first)
+    found = _read_outputs(plan, known, sources, [each[0] for each in runs], counts, is_first)
     missing = any(taken.number not in known.readings for taken in plan.taken)
     unclear = missing or found.unknown or any(name in known.open for name in found.whole)
     known.tries[plan] = known.tries.get(plan, 0) + 1 if unclear else TRIES
     return replace(found, off=off)
 
 
-def _read_gradients(plan: FetchPlan, known: TrialHistory, runs: Sequence[Recorded]) -> float:
-    """Return the largest error of a gradient under its reading. Later trials of a run read only those still unknown."""
+def _read_gradients(
+    plan: FetchPlan, known: TrialHistory, runs: Sequence[Recorded], counts: Sequence[int], is_first: bool
+) -> float:
+    """Return the largest error of a gradient under its reading.
+
+    The first trial on a number of rows (`is_first`) reads all gradients, later ones only those still unknown.
+    """
     worst = 0.0
     for taken in plan.taken:
-        if plan in known.tries and taken.number in known.readings:
+        if taken.number in known.readings and not is_first:
             continue
-        found, off = reading(*_flat(taken.sparse, [run[taken.number] for run in runs]))
+        whole, *parts = _flat(taken.sparse, [run[taken.number] for run in runs])
+        found, off = reading(whole, parts, counts, known.readings.get(taken.number))
         if found is not None:
             known.readings[taken.number] = found
             worst = max(worst, off)
@@ -168,7 +179,12 @@ def _flat(sparse: Sequence[str], runs: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _read_outputs(
-    plan: FetchPlan, known: TrialHistory, sources: CellSources, runs: Sequence[list[Any]], rows: int
+    plan: FetchPlan,
+    known: TrialHistory,
+    sources: CellSources,
+    runs: Sequence[list[Any]],
+    counts: Sequence[int],
+    is_first: bool,
 ) -> SessionTrial:
     """Return the first run's cells, the names of those whose kind is not known yet, and one that is stuck."""
     whole, unknown, stuck = {}, [], ""
@@ -179,8 +195,8 @@ def _read_outputs(
             known.sources[name] = source
             if not source.races:
                 whole[name] = each[0]
-            if name not in known.outputs or name in known.open:
-                kind = _read_cell(name, known, source, each, rows)
+            if name not in known.outputs or name in known.open or (is_first and not source.noisy):
+                kind = _read_cell(name, known, source, each, counts)
                 if kind is OutputKind.WHOLE and source.moves:
                     stuck = source.tensor.name
                 unknown += [name] * (kind is None)
@@ -188,18 +204,22 @@ def _read_outputs(
 
 
 def _read_cell(
-    name: Name, known: TrialHistory, source: CellSource, parts: tuple[Cell, Cell, Cell, Cell], rows: int
+    name: Name, known: TrialHistory, source: CellSource, runs: Sequence[Cell], counts: Sequence[int]
 ) -> OutputKind | None:
-    """Add to `known` what a cell of (batch, halves, both halves) is; None where it is not known yet."""
+    """Add to `known` what a cell of (batch, its parts) is; None where it is not known yet."""
+    whole, *parts = runs
     if source.races and not source.noisy:  # read before the update, as TensorFlow alone does nearly always
         known.outputs[name] = OutputKind.WHOLE
         return OutputKind.WHOLE
     if source.divided and not (source.noisy or source.moves):
-        known.found(name, exactly(*parts, rows))
+        known.found(name, exactly(whole, parts, counts))
         return known.outputs[name]
     kind: OutputKind | None = OutputKind.FIRST
     if source.divided:
-        kind = how(*parts, rows) if source.noisy else exactly(*parts, rows, max(INEXACT, rounding(parts[0])))
+        inexact = max(INEXACT, rounding(whole))
+        kind = how(whole, parts, counts) if source.noisy else exactly(whole, parts, counts, inexact)
+    if kind is not None and known.outputs.get(name, kind) is not kind:
+        kind = OutputKind.WHOLE
     if kind is not None:
         known.outputs[name] = kind
     return kind

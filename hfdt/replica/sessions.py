@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from hfdt.replica.session_sources import CellSources
 from hfdt.replica.session_trials import SessionRun, Share
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
+from replica.placement import divided
 from replica.session_runs import THREAD, SessionRuns
 
 OTHERWISE = "; with --allow-replicated every rank does the whole work"
@@ -98,7 +100,7 @@ class HfdtSessions(SessionRuns):
         trial, reason = trials.SessionTrial(), known.refused.get(plan, "")
         if not reason and not (plan in known.tries and rows):
             reason = self._undivided(plan, feeds, rows)
-        if not reason and not known.settled(plan) and (rows or 0) > 1:
+        if not reason and (rows or 0) > 1 and not known.settled(plan, rows or 0):
             trial, reason = self._tried(call, plan, feeds, rows or 0, known)
             if reason:
                 known.refused[plan] = reason
@@ -126,14 +128,12 @@ class HfdtSessions(SessionRuns):
             with self._running(now := SessionRun((rows, rows), [], {}, instead)):
                 return call.plainly(list(plan.fetches), part), now.recorded or {}
 
-        def read() -> list[Any]:
-            return values.read(call.plainly, variables)
-
         def write(before: list[Any]) -> None:
             values.write_changed(call.plainly, variables, before, read())
 
-        sources = CellSources(plan, feeds, rows, self.gradients)
-        trial = trials.tried(plan, feeds, rows, known, sources, run, read, write)
+        read, sources = partial(values.read, call.plainly, variables), CellSources(plan, feeds, rows, self.gradients)
+        counts = [count for count in divided(rows, max(2, self._group.size)) if count]  # a single rank tries halves
+        trial = trials.tried(plan, feeds, counts, known, sources, run, read, write)
         results = {
             "fails": trial.fails,
             "off": 0.0 if plan.noisy else trial.off,
@@ -151,8 +151,9 @@ class HfdtSessions(SessionRuns):
         )
         trial = replace(trial, unknown=[(name, i) for name, i in results["unknown"]])
         if results["fails"]:
-            return trial, FIXED.format(f"a graph that fails on half a batch: {results['fails']}", where())
+            return trial, FIXED.format(f"a graph that fails on a part of a batch: {results['fails']}", where())
         known.tries[plan] = results["tries"]
+        known.rows.setdefault(plan, set()).add(rows)
         if results["stuck"]:
             return trial, STUCK.format(results["stuck"], where())
         return trial, NEITHER.format(where()) if results["off"] > INEXACT else ""

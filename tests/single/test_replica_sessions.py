@@ -131,7 +131,7 @@ def test_a_batch_fixed_in_the_graph_is_refused_or_done_by_every_rank(monkeypatch
     ("loss", "words"),
     [
         (lambda x, w: tf.reduce_mean(x * w) + tf.reduce_sum(tf.square(x * w)), "mean or a sum"),
-        (lambda x, w: tf.reduce_mean(tf.reshape(x, [4, 2]) * w), "fails on half a batch"),
+        (lambda x, w: tf.reduce_mean(tf.reshape(x, [4, 2]) * w), "fails on a part of a batch"),
     ],
 )
 def test_what_cannot_be_divided_is_named(loss, words, monkeypatch):
@@ -219,15 +219,21 @@ def test_which_arrays_are_rows():
     assert [len(part[key]) for key in (x, y, weights)] == [2, 2, 3]
 
 
-def test_how_numbers_of_halves_make_the_whole():
+def test_how_numbers_of_parts_make_the_whole():
     mean, total = np.float32(2.0), np.int32(4)
-    assert how(mean, np.float32(1.0), np.float32(3.0), mean, rows=4) is OutputKind.MEAN
-    assert how(total, np.int32(1), np.int32(3), total, rows=4) is OutputKind.SUM
-    assert how(total, total, total, total, rows=4) is OutputKind.FIRST
-    assert how(total * 0, total * 0, total * 0, total * 0, rows=4) is None
-    assert how(np.zeros(5), np.zeros(2), np.zeros(2), np.zeros(4), rows=5) is OutputKind.ROWS
-    assert reading(np.array([3.0]), np.array([1.0]), np.array([2.0])) == (Reading.STEP_SUM, 0.0)
-    assert reading(np.array([3.0]), np.array([1.0]), np.array([1.0]))[1] == pytest.approx(1 / 3)
+    assert how(mean, [np.float32(1.0), np.float32(3.0)], [2, 2]) is OutputKind.MEAN
+    assert how(mean, [np.float32(1.0), np.float32(2.5)], [1, 2]) is OutputKind.MEAN
+    assert how(total, [np.int32(1), np.int32(3)], [2, 2]) is OutputKind.SUM
+    assert how(total, [total, total], [2, 2]) is OutputKind.FIRST
+    assert how(total * 0, [total * 0, total * 0], [2, 2]) is None
+    assert how(np.zeros(5), [np.zeros(2), np.zeros(3)], [2, 3]) is OutputKind.ROWS
+    one, two, three = (np.array([value]) for value in (1.0, 2.0, 3.0))
+    assert reading(three, [one, two], [2, 2]) == (Reading.STEP_SUM, 0.0)
+    assert reading(three, [one, one], [2, 2])[1] == pytest.approx(1 / 3)
+    assert reading(two, [one, two, two], [2, 3, 3], Reading.MEAN) == (Reading.MEAN, pytest.approx(1 / 8))
+    assert reading(three, [one, two], [2, 2], Reading.MEAN) == (Reading.MEAN, pytest.approx(1 / 2))
+    assert reading(three, [one, one * np.nan], [2, 2]) == (Reading.MEAN, 1.0)
+    assert reading(one * 0, [one, one], [2, 2], Reading.MEAN) == (Reading.MEAN, 0.0)
 
 
 def test_ranks_numbers_make_the_whole_batchs():
@@ -253,13 +259,13 @@ def test_fetches_keep_their_structure():
 
 def test_the_nearer_of_mean_and_sum_is_it():
     first, second = np.array([1.0, 2.0]), np.array([3.0, -1.0])
-    assert read((first + second) / 2 + 0.1, first, second) is Reading.MEAN
-    assert read(first + second - 0.1, first, second) is Reading.STEP_SUM
+    assert read((first + second) / 2 + 0.1, [first, second], [2, 2]) is Reading.MEAN
+    assert read(first + second - 0.1, [first, second], [2, 2]) is Reading.STEP_SUM
 
 
 def test_another_plans_gradients_do_not_settle_one_that_was_zero():
     known, plan = TrialHistory(), FetchPlan([], [GradientNode(1, [], ("",), [], [])], [], frozenset(), False, True, [])
     known.readings[0] = Reading.MEAN
     run = lambda feeds, instead: ([], {1: [np.zeros(2)]})  # noqa: E731
-    tried(plan, {}, 4, known, CellSources(plan, {}, 4, Gradients(None)), run, list, lambda values: None)
-    assert not known.settled(plan)
+    tried(plan, {}, [2, 2], known, CellSources(plan, {}, 4, Gradients(None)), run, list, lambda values: None)
+    assert not known.settled(plan, 4)

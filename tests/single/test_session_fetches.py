@@ -157,9 +157,13 @@ def test_random_numbers_are_not_fetched_a_second_time():
     plan = FetchPlan([top], [], [], ancestors([top]), True, False, [])
     sources = CellSources(plan, {x: X[:4]}, 4, Gradients(None))
     given = iter(runs)
-    tried(plan, {x: X[:4]}, 4, known, sources, lambda feeds, instead: ([next(given)], {}), list, lambda values: None)
+    tried(
+        plan, {x: X[:4]}, [2, 2], known, sources, lambda feeds, instead: ([next(given)], {}), list, lambda values: None
+    )
     assert known.outputs == {(top.name, 0): OutputKind.MEAN}
-    assert known.settled(plan)
+    known.rows[plan] = {4}
+    assert known.settled(plan, 4)
+    assert not known.settled(plan, 5)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_random_numbers_are_not_fetched_a_second_time():
 )
 def test_what_halves_show_of_a_number(found, even, first, second):
     even, first, second = (np.asarray(each, np.float32 if "." in str(each) else None) for each in (even, first, second))
-    assert exactly(even, first, second, even, rows=4) is found
+    assert exactly(even, [first, second], [2, 2]) is found
 
 
 def test_several_batches_must_show_the_same_of_a_number():
@@ -202,4 +206,11 @@ def test_several_batches_must_show_the_same_of_a_number():
     for kind in (OutputKind.MEAN, OutputKind.SUM):
         known.found(("other:0", 0), kind)
     assert known.outputs["other:0", 0] is OutputKind.WHOLE
+    for kind, after in (
+        (None, OutputKind.MEAN),
+        (OutputKind.MEAN, OutputKind.MEAN),
+        (OutputKind.SUM, OutputKind.WHOLE),
+    ):
+        known.found(name, kind)
+        assert known.outputs[name] is after
     assert not known.open

@@ -84,6 +84,7 @@ REFUSED = {
     "fit_vector_log": "returns 'columns', which is not one number",
     "fit_weighted_by_updates": "Growing.train_step",
     "forward_mode": "forward-mode differentiation",
+    "session_pairs": "a session's gradient must be a mean or a sum",
     "session_sum": "a session's gradient must be a mean or a sum",
 }
 # Those that the tests run besides those of issue 13; all: python -m tests.wrong.

@@ -71,7 +71,7 @@ class HfdtWorker:
     """The command loop of a rank: it handles the engine's commands one by one and answers each."""
 
     def __init__(self, member: Member, comm: Any, notes: list[str]) -> None:
-        self._member, self._comm, self._notes, self._said = member, comm, notes, set[str]()
+        self._member, self._comm, self._notes, self._sent_notes = member, comm, notes, set[str]()
         self._commands: Iterator[Command] = member.commands()
         self._flavors = contextlib.ExitStack()
         self._patched: set[str] = set()
@@ -147,8 +147,8 @@ class HfdtWorker:
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
         self._notes = []  # sent once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
-        lines = [line for line in notes + more if line not in self._said]  # a new session says the same again
-        self._said.update(lines)
+        lines = [line for line in notes + more if line not in self._sent_notes]  # a new session says the same again
+        self._sent_notes.update(lines)
         text = "\n".join(lines)
         ready = Ready(steps_per_epoch=steps, notes=text, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
         ready.suspendable, ready.algorithm = suspension is not None, session.algorithm

@@ -216,10 +216,11 @@ class MicroSteps:
         self._step, self._trainable, self._parts = step, trainable, parts
         self._others = [tensor_variable(v) for v in pushed_others(trainable)]
         self._paths: dict[int, ByShape] = {}  # by number of parts
-        self._checked = False
+        self._checked, self._spec = False, None
 
     def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
         """Compile before the first batch, as GradientStep.trace does."""
+        self._checked, self._spec = self._checked and batch == self._spec, batch
         self._step.trace(batch, owned)
         self._path(self._parts).trace(batch, self._step.specs)
 

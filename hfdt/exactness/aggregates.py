@@ -90,11 +90,11 @@ class Aggregates:
         unproven = [i for i, v in enumerate(variables) if id(tensor_variable(v)) in self._unproven]
         if not unproven:
             return
-        changes = [
-            *(bool(np.any(each)) for each in sliced.metrics),
-            *(state.changed([v], _FLOAT32) is not None for v, _ in held),
+        metrics = [bool(np.any(each)) for each in sliced.metrics]
+        changed = [
+            metrics[i] if i < len(metrics) else state.changed([variables[i]], _FLOAT32) is not None for i in unproven
         ]
-        flags = tf.constant([float(changes[i]) for i in unproven], tf.float64)
+        flags = tf.constant(list(map(float, changed)), tf.float64)
         ranks = comm.sum([flags], "hfdt.aggregates")[0].numpy()  # that have changed each
         for i, count in zip(unproven, ranks, strict=True):
             key = id(tensor_variable(variables[i]))

@@ -5,6 +5,7 @@ of a loss term. The traced step reads the variable, so another probe costs two s
 """
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from fdt.errors import NeedsReplica
 from fdt.job import State, is_on
 from fdt.keras import attribute
 from fdt.keras.variables import batch_norms, tensor_variable
+from fdt.ops import reached
 from fdt.service.blame import one_line
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
@@ -69,7 +71,7 @@ class Probing:
         except IndexError:  # no data: Keras raises its own error
             return []
         if not self._allow and (padding := _padding(self._trainable.model)):
-            parts = ", ".join(script_parts(self._trainable.model)[:3])
+            parts = ", ".join(self._scripts[:3])
             cause = f"{padding!r} pads the rows of a batch to the longest, and each rank has other rows"
             raise needs_replica(f"{cause}: {parts}" if parts else cause)
         self._probe = None
@@ -142,15 +144,19 @@ class Probing:
         return self.again(each=True)
 
     def _form_of(self, source: Any, validation: Any) -> str:
-        if not (self._probe is not None and self._probe.by_script) and not script_parts(self._trainable.model):
+        if not (self._probe is not None and self._probe.by_script) and not self._scripts:
             return ""
         checked = [source, validation] if self._checks(validation) else [source]
         return repr([(each.element_spec, rows_of(each), last_rows(each)) for each in checked])
 
     def _checks(self, validation: Any) -> bool:
         """Return whether the test step is compared on `validation`."""
-        scripts = script_parts(self._trainable.model)
-        return validation is not None and bool(scripts) and self._synchronised and not self._allow
+        return validation is not None and bool(self._scripts) and self._synchronised and not self._allow
+
+    @functools.cached_property
+    def _scripts(self) -> list[str]:
+        """The parts of the model that are the script's; a session has one program."""
+        return script_parts(self._trainable.model)
 
     def load(self, state: State, blobs: Blobs) -> None:
         """Assign the groups in `state`, and record whether variables changed that only scripts assign. A collective."""
@@ -233,16 +239,10 @@ def _padding(model: Any) -> str:
     return next((t.name for t in padded if any(map(_drops_mask, _behind(t))) or not _is_masked(t, layers)), "")
 
 
-def _behind(text: Any) -> Iterator[Any]:
-    """Yield the layers of functional models that compute something of what `text` does, and those within them."""
-    seen, ahead = {id(text)}, [text]
-    while ahead:
-        for user in _users(ahead.pop()):
-            if id(user) not in seen:
-                seen.add(id(user))
-                ahead.append(user)
-                if hasattr(user, "_flatten_layers"):  # no operation
-                    yield from user._flatten_layers()
+def _behind(text: Any) -> list[Any]:
+    """Return the layers of functional models that compute something of what `text` does, and those within them."""
+    users = [each for each in reached([text], _users) if hasattr(each, "_flatten_layers")]  # no operations
+    return [layer for user in users for layer in user._flatten_layers()]
 
 
 def _users(layer: Any) -> list[Any]:

@@ -229,6 +229,7 @@ def _loop(fit: CapturedFit, remote: Remote, validation: ClientValidation, steps:
         call.callbacks,
         remote,
         stepwise=stepwise,
+        trained=fit_checkpoints.logs if fit_checkpoints is not None else {},
         add_history=True,
         add_progbar=False,
         model=model,

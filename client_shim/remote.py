@@ -96,7 +96,7 @@ class Remote:
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Save a checkpoint and report the epoch's logs."""
         if self._fit_checkpoints is not None:
-            self._fit_checkpoints.epoch_over(epoch)
+            self._fit_checkpoints.epoch_over(epoch, logs)
         self._reporters.epoch_end(epoch, numbers(logs))
         if self._fit_checkpoints is not None and self._preemption.asked is not None:
             self._fit_checkpoints.wait()

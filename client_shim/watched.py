@@ -1,5 +1,6 @@
 """A Keras callback list that notifies a watcher of epochs and steps and adds the engine's logs."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fdt.signals import released
@@ -8,7 +9,9 @@ if TYPE_CHECKING:
     from client_shim.remote import Remote
 
 
-def watched_list(keras: Any, callbacks: Any, watcher: "Remote", *, stepwise: bool, **kwargs: Any) -> Any:
+def watched_list(
+    keras: Any, callbacks: Any, watcher: "Remote", *, stepwise: bool, trained: Mapping[str, Any], **kwargs: Any
+) -> Any:
     """Return a `keras.callbacks.CallbackList` of `callbacks` that notifies `watcher`.
 
     Signals raise only inside the callbacks, which are the script's code (fdt/signals.py).
@@ -18,15 +21,18 @@ def watched_list(keras: Any, callbacks: Any, watcher: "Remote", *, stepwise: boo
         callbacks: The script's callbacks.
         watcher: Receives the events.
         stepwise: Whether to call batch hooks.
+        trained: The logs of the last epoch that an interrupted process trained.
         **kwargs: Further arguments of CallbackList.
     """
-    return _watched(keras.callbacks.CallbackList)(watcher, stepwise, callbacks, **kwargs)
+    return _watched(keras.callbacks.CallbackList)(watcher, stepwise, trained, callbacks, **kwargs)
 
 
 def _watched(base: Any) -> Any:
     class Watched(base):  # the CallbackList of the Keras that is used
-        def __init__(self, watcher: "Remote", stepwise: bool, callbacks: Any, **kwargs: Any) -> None:
-            self._watcher, self._stepwise = watcher, stepwise
+        def __init__(
+            self, watcher: "Remote", stepwise: bool, trained: Mapping[str, Any], callbacks: Any, **kwargs: Any
+        ) -> None:
+            self._watcher, self._stepwise, self._trained = watcher, stepwise, trained
             super().__init__(callbacks, **kwargs)
 
         def on_train_begin(self, logs: Any = None) -> None:
@@ -60,6 +66,6 @@ def _watched(base: Any) -> Any:
 
         def on_train_end(self, logs: Any = None) -> None:
             with released():
-                super().on_train_end(logs)
+                super().on_train_end(logs or dict(self._trained))  # all epochs may be an interrupted process's
 
     return Watched

@@ -26,13 +26,13 @@ def both(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 
 def numbers(history: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], list[str]]:
     """Return `history` as plain values, and a line for each log with others: a callback may put anything there."""
-    found = {str(name): [_number(value) for value in values] for name, values in history.items()}
+    found = {str(name): [number(value) for value in values] for name, values in history.items()}
     pairs = zip(history.values(), found.items(), strict=True)
     lost = [name for before, (name, now) in pairs if now.count(None) > sum(value is None for value in before)]
     return found, [f"History: {name} is not a number and was not saved" for name in lost]
 
 
-def _number(value: Any) -> Any:
+def number(value: Any) -> Any:
     """Return `value` if it is plain, otherwise its number, as for a variable; None where it has none."""
     try:
         plain.encode(value, [])

@@ -5,7 +5,7 @@ weights, its callbacks their states, the script its History. An interrupted one 
 from a later commit within an epoch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ class FitCheckpoints:
     Attributes:
         saved: The checkpoint that an earlier process left; None where there is none.
         seed: The seed of the `fit`: the saved one where it is resumed.
+        logs: Of the last epoch that was trained.
     """
 
     def __init__(self, run: "ScriptRun", call: FitCall, data: Data, trainable: Trainable) -> None:
@@ -43,16 +44,16 @@ class FitCheckpoints:
         self._commits = run.settings.options.get("commit_every", "0") != "0"
         self._options = options_of_rows(run.engine, run.settings.options)
         self._signature: dict[str, Any] = {}
-        self._data = data
         self._drawn_from: Sequence[str] = randomness.GENERATORS if isinstance(data, FeedData) else ()
         self._callbacks = callback_state.own(call.callbacks)
         self._sums = [plain.sums(callback) for callback in self._callbacks]
         self._appending: list[tuple[Any, bool, bool]] = []  # CSVLoggers, the script's append and append_header
         self._writing: Thread | None = None
-        self._warned = False
+        self._data, self._warned = data, False
         self._midst: Saved | None = None  # a commit within the first epoch to train
         self.seed = 0
         self.saved: Saved | None = None
+        self.logs: Mapping[str, Any] = {}
         self._over: int | None = None  # epochs that are trained; None: none by this process
 
     def look(self, blobs: Any, seed: int) -> None:
@@ -67,7 +68,7 @@ class FitCheckpoints:
         self.saved = Saved(*found)
         self._is_saved(self.saved.epoch, done=self.saved.done)
         self._check(self.saved.header["signature"])
-        self.seed = int(self.saved.header["seed"])
+        self.seed, self.logs = int(self.saved.header["seed"]), self.saved.logs
         try:
             self.saved.load(self._trainable)
         except MALFORMED as error:
@@ -212,9 +213,9 @@ class FitCheckpoints:
         return commit
 
     # -- saving -------------------------------------------------------------------------------------------------------
-    def epoch_over(self, epoch: int) -> None:
+    def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Save, while the next epoch trains."""
-        self._over = epoch + 1
+        self._over, self.logs = epoch + 1, logs
         self._save(self._over, done=False)
 
     def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
@@ -289,6 +290,7 @@ class FitCheckpoints:
             "seed": self.seed,
             "counts": [len(group) for group in groups],
             "history": plain.encode(history, arrays),
+            "logs": plain.encode({str(name): callback_state.number(each) for name, each in self.logs.items()}, arrays),
             "params": plain.encode(dict(self._call.model.history.params), arrays),
             "epochs": plain.encode(list(self._call.model.history.epoch), arrays),
             "random": plain.encode(randomness.states(), arrays),

@@ -30,7 +30,7 @@ class Saved:
         saved = cls(header, arrays)
         for name in ("epoch", "seed"):
             int(header[name])
-        for name in ("history", "epochs", "random", *({"params"} & header.keys())):  # older ones have no params
+        for name in ("history", "epochs", "random", *({"params", "logs"} & header.keys())):  # older ones have none
             saved.plain(name)
         for _, encoded in header["callbacks"]:
             for value in encoded.values():
@@ -62,6 +62,11 @@ class Saved:
     def stopped(self) -> bool:
         """Whether a callback stopped the training."""
         return bool(self.header["stopped"])
+
+    @property
+    def logs(self) -> dict[str, Any]:
+        """The logs of the last epoch that was trained; none in an older checkpoint."""
+        return self.plain("logs") if "logs" in self.header else {}
 
     def load(self, trainable: Trainable) -> None:
         """Write the checkpoint into the model, its optimizers and metrics."""

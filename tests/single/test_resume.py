@@ -275,10 +275,10 @@ def test_a_csv_loggers_file_continues(keras, tmp_path, monkeypatch, derived):
     again.on_train_begin()
     checkpoints.begun()
     monkeypatch.setattr(checkpoints, "_write", lambda write: None)
-    checkpoints.epoch_over(1)
+    checkpoints.epoch_over(1, {})
     assert not again.append_header, "the logger has not written yet"
     again.on_epoch_end(1, {"loss": 7.0})
-    checkpoints.epoch_over(1)
+    checkpoints.epoch_over(1, {})
     again.on_train_end()
     assert again.append_header and not again.append, "the script's next `fit` begins the file anew, with a header"
     assert [line.rpartition(",")[0] for line in file.read_text().splitlines()] == ["epoch,loss", "0,5.0", "1,7.0"]
@@ -299,6 +299,35 @@ def test_callbacks_of_a_finished_fit_have_its_params(keras, client, tmp_path, ol
         expected = {"verbose": 0, "epochs": 4, "steps": None}
     with training(client, again):
         assert one_fit(keras, callback).params == callback.params == expected
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("older", [False, True])
+def test_a_fit_whose_epochs_are_all_trained_ends_with_the_last_ones_logs(keras, client, tmp_path, stopped, older):
+    class Ending(keras.callbacks.Callback):
+        breaks, logs = True, None
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = stopped
+
+        def on_train_end(self, logs=None):
+            self.logs = logs
+            if self.breaks:
+                raise Interrupted
+
+    directory, expected, resumed = begun(tmp_path), Ending(), Ending()
+    with pytest.raises(Interrupted), training(client, directory):
+        one_fit(keras, expected)
+    again = RunDir.open(directory.directory, "hfdt")
+    if older:
+        (header, arrays), _ = again.load(1, Saved.check)
+        del header["logs"]
+        again.save(1, header["epoch"], header, arrays)
+    resumed.breaks = False
+    with training(client, again):
+        history = one_fit(keras, resumed)
+    assert len(history.epoch) == (1 if stopped else 4)
+    assert resumed.logs == ({} if older else expected.logs) and expected.logs["loss"] == history.history["loss"][-1]
 
 
 def test_what_a_callback_is_made_with_is_the_scripts_and_what_it_learnt_is_the_runs(keras, client, tmp_path):

@@ -6,6 +6,7 @@
     python benchmarks/tournament.py --budget-s -1 --table frontends/advise/table.json    # what `nfdt advise` reads
     python benchmarks/tournament.py --held-out --budget-s 600      # the clusters that are not in that table
     python benchmarks/tournament.py --budget-s -1 --judge          # is the advice right on clusters that it lacks?
+    python benchmarks/tournament.py --budget-s -1 --judge --seeds 2    # the same, measured by one seed
 
 Everything is on the simulated clock: gradients are real, and a batch takes its task's `step_s` over a node's speed.
 Every algorithm has the script's own learning rate, as `hfdt run` and `nfdt run` would give it. "Equal samples": all
@@ -148,7 +149,7 @@ def main() -> int:
     if given.table:
         write_table(stored, given.table)
     if given.judge:
-        judge(stored, given.tasks)
+        judge(stored, given.tasks, given.seeds)
     if missing:
         console.print(f"{missing} runs are still to do: the same command goes on with them")
     return 0

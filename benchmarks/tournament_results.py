@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
@@ -95,11 +95,14 @@ def to_mark(result: dict[str, Any], mark: float) -> tuple[float, float, float] |
     return None if found is None else (found[0], found[1], result["bytes"] * found[0] / result["curve"][-1][0])
 
 
-def table_rows(stored: Stored, task: str, cluster: str) -> list[dict[str, Any]]:
-    """Return a row for each algorithm that was run: means over seeds. `seconds` is None where a seed did not arrive."""
+def table_rows(stored: Stored, task: str, cluster: str, seeds: Collection[int] = ()) -> list[dict[str, Any]]:
+    """Return a row for each algorithm that was run: means over `seeds`, by default all.
+
+    `seconds` is None where a seed did not arrive.
+    """
     found: dict[tuple[str, str], list[Any]] = {}
     for run, result in stored.runs.items():
-        if (run.task, run.cluster) == (task, cluster):
+        if (run.task, run.cluster) == (task, cluster) and (not seeds or run.seed in seeds):
             found.setdefault((run.engine, run.algorithm), []).append((run.seed, result))
     return [_row(stored, task, key, results) for key, results in found.items()]
 
@@ -155,8 +158,8 @@ def write_table(stored: Stored, file: Path) -> None:
     file.write_text('{"rows": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
-def judge(stored: Stored, tasks: Sequence[str]) -> None:
-    """Print the advice beside the measured order, on held-out clusters, and on each of the table's without its rows.
+def judge(stored: Stored, tasks: Sequence[str], seeds: Collection[int]) -> None:
+    """Print the advice beside the order measured by `seeds`, on held-out clusters and the table's own without its rows.
 
     One machine is in the order: where no algorithm is expected to be faster, the advice is to train on it. A task that
     the table lacks tests whether the advice holds for another script.
@@ -164,9 +167,8 @@ def judge(stored: Stored, tasks: Sequence[str]) -> None:
     whole, rows, kinds = Table(rows_of_table(stored)), [], []
     for task in tasks:
         for cluster in (*HELD_OUT, *NAMES):
-            found = {
-                f"{row['engine']} {row['algorithm']}": row["of_alone"] for row in table_rows(stored, task, cluster)
-            }
+            judged = table_rows(stored, task, cluster, seeds)
+            found = {f"{row['engine']} {row['algorithm']}": row["of_alone"] for row in judged}
             measured = {name: time for name, time in found.items() if time is not None} | {ALONE: 1.0}
             if len(measured) > 3:
                 rows.append(_judged(whole.without([cluster]), task, cluster, measured, stored))

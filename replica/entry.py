@@ -116,9 +116,12 @@ class RowEntry:
     def cut_element(self, element: Any) -> Any:
         """Divide every tensor of an element of a dataset. Its samples are the most rows of one."""
         before, element = self.entered, self.cut_all(element, _BATCHES)
-        if self.entered > before + 1:  # such as labelled and unlabelled rows
-            rows = max(t.shape[0] for t in tf.nest.flatten(element, expand_composites=True) if is_placed(t))
-            self.rows = _by_rows(rows, self.size).sizes[self.rank], rows
+        tensors = tf.nest.flatten(element, expand_composites=True)
+        divided = [t.shape[0] for t in tensors if is_placed(t)]
+        if self.entered == before and len(divided) == len(tensors) > 1 == len(set(divided)):  # indices and labels
+            self.note(divided[0], _BATCHES)
+        elif self.entered > before + 1:  # such as labelled and unlabelled rows
+            self.rows = _by_rows(max(divided), self.size).sizes[self.rank], max(divided)
         return element
 
     def _local_rows(self, rows: int) -> Shard | None:

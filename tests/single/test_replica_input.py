@@ -256,6 +256,17 @@ def test_the_samples_of_a_batch_are_its_most_rows_and_not_those_of_other_product
         assert engine.entry.rows == (4, 8)
 
 
+def test_a_batch_of_vectors_of_one_length_is_counted_also_behind_a_product():
+    """Indices and labels, which a model looks up in a graph that it holds whole."""
+    vectors = (tf.range(8), tf.ones(8))
+    with as_rank(0, 2) as engine:
+        engine.entry.note_product(12)
+        for element in (vectors, vectors[0]):  # a single vector may be one sample
+            for _ in tf.data.Dataset.from_tensors(element).repeat(2):
+                engine.samples.gradient()
+        assert engine.samples.samples == 8
+
+
 def test_a_dataset_that_a_library_reads_has_no_line():
     dataset = tf.data.Dataset.from_tensors(tf.ones((8, 3))).map(lambda x: 2 * x)
     reading = "for _ in dataset: pass"

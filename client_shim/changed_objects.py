@@ -165,6 +165,7 @@ def _traced_parts(model: Any) -> dict[str, Any]:
     return {
         "the list of trainable variables": [id(variable) for variable in model.trainable_variables],
         "the optimizer": id(model.optimizer),
+        "steps_per_execution": getattr(model, "steps_per_execution", None),  # tf_keras reads a variable
         "a setting of the optimizer": repr(settings),
         **{f"a setting of layer {layer.name!r}": repr(_settings(layer)) for layer in own},
     }
@@ -197,7 +198,7 @@ def _plain(value: Any, keys: set[str], depth: int = 3) -> str:
         keys: The keys that are read of a dict with settings.
         depth: Containers within containers that are read.
     """
-    if type(value).__name__ == "EagerTensor":
+    if _is_eager(value):
         value = value.numpy() if value.dtype.name not in ("resource", "variant") else None
     if value is os.environ or value is os.getenv:
         return repr({name: os.environ.get(name) for name in sorted(keys)})
@@ -222,11 +223,23 @@ def _plain(value: Any, keys: set[str], depth: int = 3) -> str:
 
 
 def _settings(part: Any) -> dict[str, Any]:
-    """Return the settings of an optimizer or a layer of Keras; none of the script's own."""
+    """Return the settings of an optimizer or a layer of Keras, and arrays that it has learnt; none of the script's own.
+
+    An adapted Normalization holds its mean and variance as arrays, which a trace has as constants.
+    """
     try:
-        return dict(part.get_config()) if of_library(part) else {}
+        return {**part.get_config(), **_arrays(part)} if of_library(part) else {}
     except Exception:  # noqa: BLE001 - it calls the script's code, which may fail where it is not asked for
         return {}
+
+
+def _arrays(part: Any) -> dict[str, str]:
+    own = vars(part).items()
+    return {name: _plain(v, set()) for name, v in own if isinstance(v, np.ndarray) or _is_eager(v)}
+
+
+def _is_eager(value: Any) -> bool:
+    return type(value).__name__ == "EagerTensor"
 
 
 def _digest(call: FitCall) -> str:

@@ -24,7 +24,10 @@ FLAVORS = pytest.mark.parametrize("keras", [keras, tf_keras], ids=["keras", "tf_
 
 def compiled(keras, model=None):
     layers = keras.layers.Dense(2, name="first"), keras.layers.Dropout(0.5, name="drop"), keras.layers.Dense(1)
-    model = model or keras.Sequential([keras.Input((3,)), *layers])
+    if model is None:
+        scaled = keras.layers.Normalization(name="norm")
+        scaled.adapt(X)
+        model = keras.Sequential([keras.Input((3,)), scaled, *layers])
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
     return model
 
@@ -35,7 +38,15 @@ def fits(model, traced):
 
 
 def freeze(keras, model):
-    model.layers[0].trainable = False
+    model.get_layer("first").trainable = False
+
+
+def adapt(keras, model):
+    model.get_layer("norm").adapt(2 * X)
+
+
+def set_steps(keras, model):
+    model.steps_per_execution = 2
 
 
 def set_momentum(keras, model):
@@ -62,12 +73,14 @@ def replace_optimizer(keras, model):
         (set_momentum, "a setting of the optimizer changed"),
         (set_clipnorm, "a setting of the optimizer changed"),
         (set_dropout, "a setting of layer 'drop' changed"),
+        (adapt, "a setting of layer 'norm' changed"),
+        (set_steps, "steps_per_execution changed"),
         (replace_optimizer, "the optimizer changed"),
     ],
 )
 def test_a_change_that_keras_does_not_regard_is_refused_until_compile(keras, change, words):
-    if keras is tf_keras and change in (set_momentum, replace_optimizer):
-        pytest.skip("a momentum that is a variable there; an optimizer that cannot be set")
+    if keras is tf_keras and change in (set_momentum, replace_optimizer, set_steps):
+        pytest.skip("there these are variables, and an optimizer cannot be set")
     model, traced = compiled(keras), weakref.WeakKeyDictionary()
     fits(model, traced)
     change(keras, model)
@@ -87,8 +100,9 @@ def test_what_scripts_do_between_fits_is_no_change(keras, tmp_path):
     model.load_weights(tmp_path / "of.weights.h5")
     model.best, model.stop_training = 3.5, True
     model.optimizer.learning_rate = 0.01
-    model.layers[0].trainable = False
-    model.layers[0].trainable = True
+    model.get_layer("first").trainable = False
+    model.get_layer("first").trainable = True
+    model.get_layer("norm").adapt(X)
     fits(model, traced)
     fits(compiled(keras), traced)  # another model
     freeze(keras, model)

@@ -128,6 +128,7 @@ class Plan:
 PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
 # Operations whose rules also hold for lists. Other rules must not take the shape of a list's elements.
 _OF_LISTS = frozenset(("AddN", "Identity", "IdentityN", "StopGradient", "ZerosLike"))
+_MAKING_TEXTS = frozenset(("AsString",))  # of inputs that are none
 Rule = Callable[[OpCall], Plan | None]
 RULES: dict[str, Rule] = {}
 
@@ -144,12 +145,18 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def plan(call: OpCall) -> Plan:
-    """Return how the ranks run `call`. Without a rule, and on strings, which no collective sends, it is replicated."""
-    found = RULES.get(call.op)
+def plan(call: OpCall, *, texts: bool = False) -> Plan:
+    """Return how the ranks run `call`. Without a rule it is replicated.
+
+    Args:
+        call: The call.
+        texts: Divide strings, too, which no collective sends.
+    """
+    found = RULES.get(call.op) if texts or call.op not in _MAKING_TEXTS else None
     known = all(arg.shape is not None or arg.dtype in ("resource", "variant") for arg in call.args)
-    numbers = all(arg.dtype != "string" and (arg.dtype != "variant" or of_lists(call.op)) for arg in call.args)
-    chosen = found(call) if found is not None and known and numbers and any_placed(call.args) else None
+    whole = {"string": not texts, "variant": not of_lists(call.op)}  # dtypes
+    divides = not any(whole.get(arg.dtype) for arg in call.args)
+    chosen = found(call) if found is not None and known and divides and any_placed(call.args) else None
     return chosen or replicated(call)
 
 

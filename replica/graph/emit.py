@@ -37,6 +37,7 @@ class Emitter:
     """
 
     _within = False  # whether this is a function of a loop or a branch
+    _texts = False  # whether strings may be divided: nothing is sent
 
     def __init__(
         self, flat: Flat, arguments: Sequence[Argument], values: Sequence[Any], exchange: GroupedExchange, name: str
@@ -203,10 +204,12 @@ class Emitter:
         call = OpCall(node.op.type, OpAttributes(node.op), tuple(args), self.size, self._within)
         constants = known_outputs(call)
         self._divides = True
+        if node.op.type == "LookupTableFindV2" and node.op.outputs[0].shape.rank is None:
+            return replicated(call)  # a table that changes; rows of values of an unknown shape cannot be placed
         return constants if constants is not None else self._plan(call)
 
     def _plan(self, call: OpCall) -> Plan:
-        return replicated(call) if of_lists_alone(call.op) else plan(call)
+        return replicated(call) if of_lists_alone(call.op) else plan(call, texts=self._texts)
 
     def _known_shape(self, op: Any, values: list[Value]) -> list[Array] | None:
         """Return a requested shape, also of replicated tensors: a random operation may need it as a known value."""

@@ -24,7 +24,7 @@ class ListEmitter(Emitter):
     """
 
     def _plan(self, call: OpCall) -> Plan:
-        return plan(call)
+        return plan(call, texts=self._texts)
 
     def _emit(self, number: int) -> list[Ref]:
         missing = super()._emit(number)

@@ -9,15 +9,21 @@ from replica.rules.lists import added as added_lists
 # Elementwise functions of one tensor, then of several.
 _UNARY = (
     "Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0e BesselI1e Bucketize Ceil ComplexAbs Cos Cosh "
-    "Digamma Elu Erf Erfc Erfinv Exp Expm1 Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p "
-    "LogicalNot Ndtri OnesLike Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign "
-    "Sqrt Square Tan Tanh"
+    "Digamma Elu Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs Floor Inv Invert IsFinite IsInf IsNan LeakyRelu "
+    "Lgamma Log Log1p LogicalNot Ndtri OnesLike PopulationCount Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid "
+    "Sign Sin Sinh Softplus Softsign Sqrt Square Tan Tanh"
 )
 _BINARY = (
-    "ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue Complex EluGrad FloorDiv FloorMod "
-    "Greater GreaterEqual Igamma Igammac InvGrad LeakyReluGrad Less LessEqual LogicalAnd LogicalOr Maximum Minimum "
-    "Mod MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
-    "SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
+    "ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue Complex EluGrad "
+    "FakeQuantWithMinMaxArgsGradient FakeQuantWithMinMaxVars FloorDiv FloorMod Greater GreaterEqual Igamma Igammac "
+    "InvGrad LeakyReluGrad LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod MulNoNan NextAfter "
+    "Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RightShift RsqrtGrad SelectV2 SeluGrad SigmoidGrad SoftplusGrad "
+    "SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
+)
+_TEXTS = (
+    "AsString RegexFullMatch RegexReplace StaticRegexFullMatch StaticRegexReplace StringLength StringLower StringStrip "
+    "StringToHashBucket StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Substr "
+    "UnicodeTranscode"
 )
 _SMALL = 1024  # elements of a Partial that may be sent twice
 _BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
@@ -30,7 +36,7 @@ _WIDER = {
 }
 
 
-@rule(*_UNARY.split(), *_BINARY.split())
+@rule(*_UNARY.split(), *_BINARY.split(), *_TEXTS.split())
 def elementwise(call: OpCall) -> Plan | None:
     """Keep the division of the largest input; broadcast inputs are divided or stay replicated."""
     target = _target(call.args)
@@ -39,6 +45,28 @@ def elementwise(call: OpCall) -> Plan | None:
     placement, out_rank = target
     inputs = tuple(_aligned(arg, placement, out_rank) for arg in call.args)
     return None if None in inputs else Plan(inputs, (placement,))  # type: ignore[arg-type]
+
+
+@rule("StringJoin")
+def texts_joined(call: OpCall) -> Plan | None:
+    """Join texts of one shape, and single ones."""
+    return elementwise(call) if len({arg.shape for arg in call.args} - {()}) == 1 else None
+
+
+@rule("FakeQuantWithMinMaxVarsGradient")
+def fake_quantized_gradient(call: OpCall) -> Plan | None:
+    """Divide the gradient of the input; those of the limits are sums over elements."""
+    plan = elementwise(call)
+    return None if plan is None else Plan(plan.inputs, (*plan.outputs, PARTIAL, PARTIAL))
+
+
+@rule("MatrixSolve", "MatrixTriangularSolve", "Cross")
+def of_matrices(call: OpCall) -> Plan | None:
+    """Keep a division of the dimensions before those of a matrix or a vector, which broadcast for triangular ones."""
+    target, inner = _target(call.args), 1 if call.op == "Cross" else 2
+    plan = elementwise(call) if target is not None and target[0].axis < target[1] - inner else None
+    broadcasts = plan is not None and REPLICATE in plan.inputs
+    return None if broadcasts and call.op != "MatrixTriangularSolve" else plan
 
 
 @rule("Equal", "NotEqual")

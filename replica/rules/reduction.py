@@ -54,9 +54,11 @@ def l2_loss(call: OpCall) -> Plan | None:
 # The number of last dimensions on which an operation works; it runs for each index of the dimensions before them.
 _INNER = {
     **dict.fromkeys("Softmax LogSoftmax TopKV2 FFT IFFT RFFT IRFFT RGBToHSV HSVToRGB MatrixDiag".split(), 1),
-    **dict.fromkeys("FFT2D IFFT2D MatrixBandPart MatrixDiagPart MatrixInverse Cholesky".split(), 2),
-    **dict.fromkeys("FFT3D IFFT3D AdjustContrastv2 AdjustHue AdjustSaturation".split(), 3),
+    **dict.fromkeys("FFT2D IFFT2D RFFT2D IRFFT2D Cholesky LogMatrixDeterminant Lu MatrixBandPart".split(), 2),
+    **dict.fromkeys("MatrixDeterminant MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixInverse Qr".split(), 2),
+    **dict.fromkeys("FFT3D IFFT3D RFFT3D IRFFT3D AdjustContrastv2 AdjustHue AdjustSaturation".split(), 3),
 }
+_VECTORS = {"Svd": "compute_uv", "SelfAdjointEigV2": "compute_v"}  # without this attribute they have one output
 
 
 @rule(*_INNER)
@@ -66,6 +68,50 @@ def inner(call: OpCall) -> Plan | None:
     if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - _INNER[call.op]:
         return None
     return keeping(call)
+
+
+@rule(*_VECTORS)
+def decomposed(call: OpCall) -> Plan | None:
+    """Decompose each matrix; vectors that are not wanted are empty tensors."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - 2:
+        return None
+    wanted = bool(call.attrs.get(_VECTORS[call.op], True))
+    return keeping(call) if wanted else Plan((placement,), (placement, *[REPLICATE] * (1 + (call.op == "Svd"))))
+
+
+@rule("MatrixDiagV2", "MatrixDiagV3")
+def diagonals(call: OpCall) -> Plan | None:
+    """Make matrices of diagonals: the last dimension, or the last two where a matrix may have several."""
+    placement, which = call.args[0].placement, call.integers(1)
+    inner = 1 if which is not None and which[0] == which[-1] else 2
+    return keeping(call) if isinstance(placement, Shard) and placement.axis < call.args[0].rank - inner else None
+
+
+@rule("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
+def with_diagonal(call: OpCall) -> Plan | None:
+    """Replace diagonals of matrices whose dimensions before are those of the diagonals."""
+    matrices, diagonal, *rest = call.args
+    target = next((arg.placement for arg in (matrices, diagonal) if isinstance(arg.placement, Shard)), None)
+    if target is None or target.axis >= matrices.rank - 2 or any_partial(call.args):
+        return None
+    if {(arg.shape or ())[target.axis] for arg in (matrices, diagonal)} != {target.total}:
+        return None
+    return Plan((target, target, *[REPLICATE] * len(rest)), (target,))
+
+
+@rule("ReverseSequence")
+def reversed_rows(call: OpCall) -> Plan | None:
+    """Reverse the start of each row; not along the divided dimension."""
+    tensor, lengths = call.args
+    rows, along = int(call.attrs.get("batch_dim", 0)), int(call.attrs.get("seq_dim", -1))
+    target = tensor.placement if isinstance(tensor.placement, Shard) else lengths.placement
+    if not isinstance(target, Shard) or any_partial(call.args) or min(rows, along) < 0:
+        return None
+    target = target if target is tensor.placement else target.at(rows)
+    if target.axis == along or (tensor.shape or ())[target.axis] != target.total:
+        return None
+    return Plan((target, target.at(0) if target.axis == rows else REPLICATE), (target,))
 
 
 @rule("DenseBincount")

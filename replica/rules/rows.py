@@ -36,6 +36,8 @@ _ROWS: dict[str, Sequence[int]] = {
     "ExtractImagePatches": (0,),
     "InTopK": (0, 1),
     "InTopKV2": (0, 1),
+    "LowerBound": (0, 1),
+    "UpperBound": (0, 1),
 }
 # As above; the first number is the index of the input that is the global shape of the result, rows first.
 _SHAPED: dict[str, tuple[int, Sequence[int]]] = {
@@ -125,6 +127,19 @@ def resource_gather(call: OpCall) -> Plan | None:
     if not isinstance(target, Shard) or int(call.attrs.get("batch_dims", 0)):
         return None
     return Plan((REPLICATE, target), (target,))
+
+
+@rule("LookupTableFindV2")
+def table_lookup(call: OpCall) -> Plan | None:
+    """Look up divided keys in a table of numbers, which all ranks have alike; a key may be all of the last dimension.
+
+    In a loop or a branch the table is not known.
+    """
+    _, keys, default = call.args
+    target, last = keys.placement, keys.rank - 1
+    if not isinstance(target, Shard) or 0 < target.axis == last or default.shape != () or call.within:
+        return None
+    return Plan((REPLICATE, target, REPLICATE), (target,))
 
 
 @rule("GatherNd")

@@ -16,9 +16,11 @@ BROADCAST = [
     ((3, 3), (3,)), ((0, 4), (1, 4)), ((1,), (2, 3)), ((1, 1), (3, 4)), ((), (1, 2)), ((3, 1, 2), (3, 1)),
 ]  # fmt: skip
 SAME = [(s, s) for s in SHAPES]
-_INTEGER = {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "Invert", "TruncateMod", "TruncateDiv", "Mod"}
+_INTEGER = {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "Invert", "LeftShift", "PopulationCount", "RightShift"}
+_INTEGER |= {"TruncateMod", "TruncateDiv", "Mod"}
+_QUANTIZED = {"FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxArgsGradient", "FakeQuantWithMinMaxVars"}  # in float32
 _BOOLEAN = {"LogicalAnd", "LogicalOr", "LogicalNot"}
-_OTHERS = {"Angle", "Bucketize", "ComplexAbs"}  # want other inputs
+_OTHERS = {"Angle", "Bucketize", "ComplexAbs", *_QUANTIZED}  # want other inputs
 _ALIKE = {"ApproximateEqual"}  # takes no broadcast shapes, as do gradients
 
 
@@ -74,7 +76,7 @@ def unary() -> Iterator[Case]:
 
 def binary() -> Iterator[Case]:
     """Functions of several tensors that broadcast."""
-    three = {"Betainc", "ClipByValue", "SelectV2"}
+    three = {"Betainc", "ClipByValue", "SelectV2", *_QUANTIZED}
     others = ("Equal", "NotEqual", "AddV2", "Add", "Sub", "Mul", "RealDiv", "Div", "DivNoNan")
     for op in sorted({*elementwise._BINARY.split(), *others} - three):
         attrs = {"Tout": tf.complex128} if op == "Complex" else {}
@@ -105,6 +107,12 @@ def several() -> Iterator[Case]:
         yield Case("Select", (booleans(*shape[:1]), floats(*shape), floats(*shape)))
         yield Case("Select", (np.asarray(True), floats(*shape), floats(*shape)))
         yield Case("AddN", (floats(*shape), floats(*shape), floats(*shape)))
+        x = floats(*shape).astype(np.float32) * 4 - 2
+        limits = np.asarray(-0.9, np.float32), np.asarray(1.1, np.float32)
+        yield Case("FakeQuantWithMinMaxArgs", (x,), {"min": -0.9, "max": 1.1})
+        yield Case("FakeQuantWithMinMaxArgsGradient", (floats(*shape).astype(np.float32), x), {"min": -0.9, "max": 1.1})
+        yield Case("FakeQuantWithMinMaxVars", (x, *limits))
+        yield Case("FakeQuantWithMinMaxVarsGradient", (floats(*shape).astype(np.float32), x, *limits))
     yield Case("AddN", (floats(2, 3),))
     for c, a, b in [
         ((3, 4),) * 3,
@@ -119,6 +127,30 @@ def several() -> Iterator[Case]:
                            ("bool", "float64"), ("float64", "bool"), ("int64", "int32"), ("float64", "complex128"),
                            ("float64", "float64")]:  # fmt: skip
         yield Case("Cast", ((3 * floats(3, 2)).astype(source),), {"DstT": tf.as_dtype(target)})
+
+
+def texts() -> Iterator[Case]:
+    """Functions of strings."""
+    for shape in SHAPES:
+        x = np.char.add("Ab ", integers(*shape).astype(str)).astype(object).reshape(shape)
+        for op in ("StringLength", "StringLower", "StringStrip", "StringUpper"):
+            yield Case(op, (x,))
+        yield Case("AsString", (integers(*shape),))
+        yield Case("StringToNumber", (integers(*shape).astype(str).astype(object),), {"out_type": tf.int64})
+        for op in ("StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"):
+            yield Case(op, (x,), {"num_buckets": 5, **({"key": [1, 2]} if op.endswith("Strong") else {})})
+        yield Case("StaticRegexReplace", (x,), {"pattern": "[1-4]", "rewrite": "z"})
+        yield Case("StaticRegexFullMatch", (x,), {"pattern": "Ab [1-4]"})
+        pattern, other = np.asarray("Ab [1-4]", object), np.asarray("z", object)
+        yield Case("RegexReplace", (x, pattern, other))
+        yield Case("RegexFullMatch", (x, pattern))
+        yield Case("StringJoin", (x, x, other), {"separator": "-"})
+        yield Case("UnicodeTranscode", (x,), {"input_encoding": "UTF-8", "output_encoding": "UTF-16-BE"})
+        yield Case("Substr", (x, ints(1), ints(2)))
+        if len(shape) < 3:
+            yield Case("Substr", (x, integers(*shape, high=3), integers(*shape)))
+            yield Case("Substr", (x, integers(*shape[1:], high=3), integers(*shape[1:])))
+    yield Case("StringJoin", (other, other))
 
 
 def contractions() -> Iterator[Case]:
@@ -242,5 +274,5 @@ def images() -> Iterator[Case]:
 
 def elementary_cases() -> Iterator[Case]:
     """Yield every case of this file."""
-    for group in (unary, binary, several, contractions, biases, convolutions, pooling, images):
+    for group in (unary, binary, several, texts, contractions, biases, convolutions, pooling, images):
         yield from group()

@@ -1,12 +1,15 @@
 """More cases of placement_cases.py: losses, reductions, lookups, and operations that rearrange."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tests.single.placed_execution import Case
 from tests.single.placement_cases import booleans, floats, integers, ints
+
+_TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(np.arange(5), np.arange(5) / 2), -1.0)
 
 
 def losses() -> Iterator[Case]:
@@ -72,6 +75,55 @@ def inner() -> Iterator[Case]:
         yield Case("MatrixInverse", (floats(*shape) + 3 * np.eye(4),))
         yield Case("Cholesky", (np.broadcast_to(0.1 + 3 * np.eye(4), shape).copy(),))
         yield Case("MatrixDiag", (floats(*shape),))
+    yield from matrices()
+
+
+def matrices() -> Iterator[Case]:
+    """Operations on matrices and vectors, with the same dimensions before and with dimensions that broadcast."""
+    for shape in ((3, 4, 4), (2, 3, 4, 4), (4, 4), (4, 4, 4), (0, 4, 4)):
+        x, z = floats(*shape), floats(*shape) + 1j * floats(*shape)
+        for op, length in (("RFFT2D", ints(4, 4)), ("RFFT3D", ints(2, 4, 4))):
+            if len(shape) >= len(length):
+                yield Case(op, (x, length), {"Tcomplex": tf.complex128})
+                yield Case(f"I{op}", (z, length), {"Tcomplex": tf.complex128, "Treal": tf.float64})
+        regular = x + 3 * np.eye(4)
+        for op in ("LogMatrixDeterminant", "MatrixDeterminant", "Lu", "Qr"):
+            yield Case(op, (regular,), {"output_idx_type": tf.int32} if op == "Lu" else {})
+        for wanted in (True, False):
+            made = None if wanted else 1
+            yield Case("Svd", (x[..., :3],), {"compute_uv": wanted}, made)
+            yield Case("SelfAdjointEigV2", (regular + np.swapaxes(x, -1, -2),), {"compute_v": wanted}, made)
+        yield from diagonals(x)
+        yield from solved(regular)
+
+
+def diagonals(x: Any) -> Iterator[Case]:
+    """Diagonals of `x`, and matrices of diagonals."""
+    k, band, size, fill = ints(1), ints([-1, 1]), ints(-1), np.asarray(0.5)
+    for which in (k, band):
+        diagonal = np.asarray(tf.linalg.diag_part(x, k=which))
+        for version in ("V2", "V3"):
+            yield Case(f"MatrixDiagPart{version}", (x, which, fill))
+            yield Case(f"MatrixSetDiag{version}", (x, 2 * diagonal, which))
+            yield Case(f"MatrixDiag{version}", (diagonal, which, size, size, fill))
+    yield Case("MatrixDiagV3", (x, ints([1]), size, size, fill))
+    yield Case("MatrixSetDiag", (x, x[..., 0]))
+
+
+def solved(x: Any) -> Iterator[Case]:
+    """Equations of matrices `x`."""
+    right = floats(*x.shape[:-1], 2)
+    for op in ("MatrixSolve", "MatrixTriangularSolve"):
+        yield Case(op, (x, right))
+        yield Case(op, (x, right), {"adjoint": True})
+    for one, other in ((x, right[:1] if x.ndim > 2 else right), (x[:1] if x.ndim > 2 else x, right)):
+        yield Case("MatrixTriangularSolve", (one, other))
+    if x.ndim > 2 and len(x):
+        yield Case("MatrixTriangularSolve", (x[0], right))
+    yield Case("Cross", (x[..., :3], floats(*x.shape[:-1], 3)))
+    for rows, along in ((0, 1), (1, 0), (0, x.ndim - 1)):
+        lengths = integers(x.shape[rows], high=x.shape[along] + 1) if x.shape[along] else ints([0] * x.shape[rows])
+        yield Case("ReverseSequence", (x, lengths), {"seq_dim": along, "batch_dim": rows})
 
 
 def lookups() -> Iterator[Case]:
@@ -86,6 +138,12 @@ def lookups() -> Iterator[Case]:
         data = floats(*params), integers(*indices, low=0, high=params[axis]), ints(axis)
         yield Case("GatherV2", data, {"batch_dims": batch})
     yield Case("GatherV2", (np.asarray(["a", "b"]), integers(3, low=0, high=2), ints(0)))
+    for shape in ((3,), (2, 3), (0, 2), (3, 1)):
+        keys = integers(*shape, low=0, dtype=np.int64)
+        yield Case("LookupTableFindV2", (_TABLE.resource_handle, keys, np.asarray(-1.0)))
+    for rows in (3, 2, 0):
+        for op in ("LowerBound", "UpperBound"):
+            yield Case(op, (np.sort(floats(rows, 4)), floats(rows, 3)))
     variable = tf.Variable(floats(4, 2))
     for shape in ((3,), (2, 3), (0,)):
         yield Case("ResourceGather", (variable, integers(*shape, low=0, high=4)), {"dtype": tf.float64})

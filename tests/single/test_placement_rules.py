@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import replica.rules  # noqa: F401  fills the rule table
 from replica.placement import PARTIAL, REPLICATE, Shard
-from replica.plan import RULES, Arg, OpCall, plan
+from replica.plan import RULES, Arg, OpCall, plan, replicated
 from replica.rules.shape import known_outputs
 from tests.single.placed_execution import VIEWS, Case, call_of, run, same, verify
 from tests.single.placement_cases import elementary_cases
@@ -117,6 +117,29 @@ def test_questions_for_shapes_have_global_answers(shape: tuple[int, ...], dtype:
         answers = known_outputs(call_of(case, (Shard(0, (0, 3)) if shape[:1] == (3,) else REPLICATE,), 2, view))
         assert answers is not None
         same(answers[0], run(op, case.inputs, case.all_attrs)[0])
+
+
+def test_strings_are_divided_only_where_nothing_is_sent():
+    rows = Shard(0, (2, 1))
+    for op, dtype in (("StringLower", "string"), ("GatherV2", "string"), ("AsString", "int32")):
+        args = (
+            (Arg(rows, (3, 2), dtype),)
+            if op != "GatherV2"
+            else (
+                Arg(REPLICATE, (3,), dtype),
+                Arg(rows, (3,), "int32"),
+                Arg(REPLICATE, (), "int32", lambda: np.asarray(0)),
+            )
+        )
+        call = OpCall(op, {}, args, 2)
+        assert plan(call) == replicated(call)
+        assert plan(call, texts=True).outputs == (rows,)
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2)])
+def test_a_lookup_of_values_with_dimensions_of_their_own_is_whole(shape):
+    args = Arg(REPLICATE, None, "resource"), Arg(Shard(0, (2, 1)), (3,), "int64"), Arg(REPLICATE, shape)
+    assert plan(OpCall("LookupTableFindV2", {}, args, 2)).outputs == (REPLICATE,)
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])

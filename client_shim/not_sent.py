@@ -39,8 +39,9 @@ def refuse_not_sent(call: FitCall, code: Iterable[tuple[Any, Reads]]) -> None:
 
     Raises:
         NeedsReplica: The script replaced a method of a library's class or a function of its modules, or makes the
-            function that Keras calls for a step; Python's or NumPy's random numbers are a part of what Keras traces; or
-            the training data are computed from the weights that are trained.
+            function that Keras calls for a step; Python's or NumPy's random numbers are a part of what Keras traces; a
+            step reads a table that the script or the step may change; or the training data are computed from the
+            weights that are trained.
     """
     model, validates = call.model, call.arguments.get("validation_data") is not None
     for name in ("make_train_function", "train_function", *["make_test_function"] * validates):
@@ -53,6 +54,9 @@ def refuse_not_sent(call: FitCall, code: Iterable[tuple[Any, Reads]]) -> None:
         drawn = next((name for name, value in reads.values if _draws(value)), "")
         if drawn:
             _refuse(f"{described(obj)} draws from {drawn} while Keras traces the step, and workers draw other numbers")
+        table = next((name for name, value in reads.values if any(map(_is_changeable, _within(value)))), "")
+        if table:
+            _refuse(f"{described(obj)} looks up {table}, a table that may change, and workers have copies of it")
     if reader := _reader(call):
         _refuse(f"{reader} computes training data from the trained weights, before the step that uses the data")
 
@@ -110,6 +114,15 @@ def _draws(value: Any) -> bool:
     if type(value).__name__ in ("builtin_function_or_method", "method", "cython_function_or_method"):
         value = getattr(value, "__self__", value)
     return value is random or value is np.random or isinstance(value, _GENERATORS)
+
+
+def _within(value: Any) -> Iterable[Any]:
+    """Return the values of a container; of others the value itself."""
+    return value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_changeable(value: Any) -> bool:
+    return any(kind.__name__ in ("MutableHashTable", "DenseHashTable") for kind in type(value).__mro__)
 
 
 def _reader(call: FitCall) -> str:

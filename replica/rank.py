@@ -111,6 +111,8 @@ class PlacedRank:
 
     def _stepped(self) -> None:
         """Handle a step's first assignment. Raises CaptureError where no rows were divided, unless that is allowed."""
+        if self._group.size == 1:
+            return
         entry = self._engine.entry
         if entry.first is None:
             if not self._allow_replicated:

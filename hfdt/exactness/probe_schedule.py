@@ -203,7 +203,6 @@ class Probing:
         drawn = fixed_draws(self._trainable, traced) if probe.by_script and traced is not None else []
         noise = own_draws(self._trainable, probe.gradient_pass) if traced is not None else []
         reasons = [
-            *(f"uses a table that may change ({each}), and each process has its own" for each in found.tables[:1]),
             *(f"may need all rows of a batch ({each}), of which each rank has a part" for each in found.operations[:1]),
             *(f"draws by a fixed seed for each row ({each}), alike on all ranks" for each in drawn[:1]),
             *(f"assigns variables random numbers ({each}), and each rank draws others" for each in noise[:1]),

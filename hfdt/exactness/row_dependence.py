@@ -27,7 +27,7 @@ from replica.exchange import GroupedExchange
 from replica.graph.control_flow import Divider
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Undivided, Value
-from replica.graph.flatten import WRITES, Flat, GraphNode, Ref, flatten
+from replica.graph.flatten import WRITES, Flat, Ref, flatten
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard, divided
 from replica.plan import Array, OpCall, Plan
 
@@ -46,14 +46,12 @@ class RowDependence:
     Attributes:
         operations: Type and line of each operation that needs them: "RealDiv at train.py:7".
         logs: What the numbers that the step returns are computed from.
-        tables: As `operations`, those on tables that the script may change in one process, such as by a callback.
         unproven: The ids of variables to which the script writes a sum over rows, where ranks average them; of metrics
             to which it writes a mean.
     """
 
     operations: Sequence[str] = ()
     logs: LogSources = LogSources()
-    tables: Sequence[str] = ()
     unproven: frozenset[int] = frozenset()
 
 
@@ -94,8 +92,7 @@ def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
     logs = _sources(trainable.model, places, len(leaves), reached)
     group = cast(ReplicaGroup, SimpleNamespace(rank=0, size=ranks))
     search = _search(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
-    operations = list(dict.fromkeys(search.found))
-    return RowDependence(operations, logs, search.tables, _unproven(trainable, places, search.writes))
+    return RowDependence(list(dict.fromkeys(search.found)), logs, _unproven(trainable, places, search.writes))
 
 
 def _variable_parts(part: Any) -> list[Tensor]:
@@ -211,7 +208,6 @@ class _Search(Emitter):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.found: list[str] = []
-        self.tables: list[str] = []
         self.writes: set[tuple[int | None, str]] = set()
         self._kinds: dict[int, set[str]] = {}  # of Partial outputs
 
@@ -219,8 +215,6 @@ class _Search(Emitter):
         found = super()._planned(number, values)
         node = self._flat.nodes[number]
         op = node.op
-        if op.type.startswith("LookupTable") and (line := line_of_script(op)) and _changes(self._flat, node):
-            self.tables.append(f"{op.type} at {line}")
         if isinstance(found, Plan):
             self._note_kinds(number, found, set[str]().union(*(self._kinds.get(n, ()) for n, _ in node.inputs)))
         if isinstance(found, Plan) and not op.type.startswith(WRITES):
@@ -255,22 +249,6 @@ class _Search(Emitter):
 
 class _DividingSearch(_Search, Divider):
     """The search that divides loops and branches."""
-
-
-def _changes(flat: Flat, node: GraphNode) -> bool:
-    """Return whether the table of an operation takes keys. A question for its size is left out."""
-    given = flat.nodes[node.inputs[0][0]].op
-    if node.op.type != "LookupTableFindV2":
-        return bool(node.op.type != "LookupTableSizeV2")
-    handle = next((outer for outer, inner in given.graph.captures if inner is given.outputs[0]), None)
-    try:
-        if handle is not None:
-            with tf.init_scope():
-                none = [tf.zeros([0], tensor.dtype) for tensor in node.op.inputs[1:]]
-                tf.raw_ops.LookupTableInsertV2(table_handle=handle, keys=none[0], values=none[1])
-    except tf.errors.OpError as error:
-        return not isinstance(error, tf.errors.UnimplementedError)  # as of a StaticHashTable
-    return True
 
 
 def _scaled_sum(call: OpCall) -> Plan | None:

@@ -161,6 +161,28 @@ def test_random_numbers_of_python_or_numpy_in_traced_code(keras):
     refuse(model_of(keras, Shaken(lambda: 1.0), loss=by_tensorflow))
 
 
+@FLAVORS
+def test_tables_that_may_change(keras):
+    class Named(keras.layers.Layer):
+        def __init__(self, tables):
+            super().__init__()
+            self.tables = tables
+
+        def call(self, x):
+            return x * tf.ensure_shape(self.tables["scale"].lookup(tf.constant(1)), ())
+
+    fixed = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 1.0)
+    refuse(model_of(keras, Named({"scale": fixed})))
+    changing = tf.lookup.experimental.MutableHashTable(tf.int32, tf.float32, 1.0)
+    words = r"Named \(.*\) looks up self.tables, a table that may change, and workers have copies"
+    refused(words, model_of(keras, Named({"scale": changing})))
+
+    def scaled(y, p):
+        return (y - p) * changing.lookup(tf.constant(1))
+
+    refused(r"scaled \(.*\) looks up changing, a table", model_of(keras, loss=scaled))
+
+
 def batches(by):
     while True:
         yield X, by(X)

@@ -25,7 +25,7 @@ FIRST_IN_PROCESS = {"made_files", "tried_files"}
 # What is refused before the first update, and words of the message.
 REFUSED = {
     "fit_applied_in_branch": "the step applies gradients within a branch, a loop or a tf.function, at",
-    "fit_changed_table": "uses a table that may change (LookupTableFindV2 at fit_changed_table.py:22), and each",
+    "fit_changed_table": "LookedUp (fit_changed_table.py:15) looks up self.table, a table that may change, and",
     "fit_clipped_by_hand": "may need all rows of a batch",
     "fit_constant_batch": "the step fails on a part of a batch",
     "fit_counted_rows": "assigns variable 'sequential/count/variable' (fit_counted_rows.py:19) a value that depends on",

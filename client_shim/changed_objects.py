@@ -198,6 +198,7 @@ def _plain(value: Any, keys: set[str], depth: int = 3) -> str:
         keys: The keys that are read of a dict with settings.
         depth: Containers within containers that are read.
     """
+    given = value
     if _is_eager(value):
         value = value.numpy() if value.dtype.name not in ("resource", "variant") else None
     if value is os.environ or value is os.getenv:
@@ -214,10 +215,12 @@ def _plain(value: Any, keys: set[str], depth: int = 3) -> str:
     if not isinstance(value, _CONTAINERS) or not depth:
         return ""
     if len(value) > _ITEMS:
-        return f"{len(value)} at {id(value)}"
+        return f"{len(value)} at {id(given)}"
     if isinstance(value, (set, frozenset)):
         return repr(sorted(_plain(each, keys, depth - 1) for each in value))
-    items = value.items() if isinstance(value, dict) else enumerate(value)
+    items: Iterable[tuple[Any, Any]] = enumerate(value)
+    if isinstance(value, dict):  # a class of the script's may have an attribute `items`, and a proxy is no dict
+        items = dict.items(value) if dict in type(value).__mro__ else value.items()
     read = {str(name): _plain(each, keys, depth - 1) for name, each in items}
     return repr({name: text for name, text in read.items() if name in keys} or read)
 

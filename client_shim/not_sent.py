@@ -23,6 +23,7 @@ from client_shim.script_code import described, held_by, of_library, with_inner
 from client_shim.script_reads import Reads, reads_of, script_function
 from fdt.errors import REMEDY, NeedsReplica
 
+_TABLES = {"MutableHashTable", "DenseHashTable"}
 _GENERATORS = (np.random.RandomState, np.random.Generator, random.Random)
 # Methods and functions that no step calls.
 _BESIDE = {"fit", "evaluate", "predict", "summary", "save", "save_weights", "load_weights", "get_config", "__repr__"}
@@ -54,7 +55,7 @@ def refuse_not_sent(call: FitCall, code: Iterable[tuple[Any, Reads]]) -> None:
         drawn = next((name for name, value in reads.values if _draws(value)), "")
         if drawn:
             _refuse(f"{described(obj)} draws from {drawn} while Keras traces the step, and workers draw other numbers")
-        table = next((name for name, value in reads.values if any(map(_is_changeable, _within(value)))), "")
+        table = next((name for name, value in reads.values if _holds_table(value)), "")
         if table:
             _refuse(f"{described(obj)} looks up {table}, a table that may change, and workers have copies of it")
     if reader := _reader(call):
@@ -116,13 +117,15 @@ def _draws(value: Any) -> bool:
     return value is random or value is np.random or isinstance(value, _GENERATORS)
 
 
-def _within(value: Any) -> Iterable[Any]:
-    """Return the values of a container; of others the value itself."""
-    return value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-
-
-def _is_changeable(value: Any) -> bool:
-    return any(kind.__name__ in ("MutableHashTable", "DenseHashTable") for kind in type(value).__mro__)
+def _holds_table(value: Any) -> bool:
+    """Return whether a value is or holds a table that may change; Keras's layers may count tokens in theirs."""
+    counting = set[int]()
+    for each in held_by([value]):
+        if _TABLES.intersection(kind.__name__ for kind in type(each).__mro__) and id(each) not in counting:
+            return True
+        if type(each).__module__.partition(".")[0] in ("keras", "tf_keras"):
+            counting.update(map(id, getattr(each, "__dict__", {}).values()))
+    return False
 
 
 def _reader(call: FitCall) -> str:

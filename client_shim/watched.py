@@ -29,9 +29,7 @@ def watched_list(
 
 def _watched(base: Any) -> Any:
     class Watched(base):  # the CallbackList of the Keras that is used
-        def __init__(
-            self, watcher: "Remote", stepwise: bool, trained: Mapping[str, Any], callbacks: Any, **kwargs: Any
-        ) -> None:
+        def __init__(self, watcher: "Remote", stepwise: bool, trained: Any, callbacks: Any, **kwargs: Any) -> None:
             self._watcher, self._stepwise, self._trained = watcher, stepwise, trained
             super().__init__(callbacks, **kwargs)
 

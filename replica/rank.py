@@ -110,7 +110,10 @@ class PlacedRank:
             self._engine.variables.check()
 
     def _stepped(self) -> None:
-        """Handle a step's first assignment. Raises CaptureError where no rows were divided, unless that is allowed."""
+        """Handle a step's first assignment. Raises CaptureError where no rows were divided, unless that is allowed.
+
+        One rank divides nothing.
+        """
         if self._group.size == 1:
             return
         entry = self._engine.entry

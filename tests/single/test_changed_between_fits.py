@@ -91,6 +91,21 @@ def test_a_change_that_keras_does_not_regard_is_refused_until_compile(keras, cha
 
 
 @FLAVORS
+@pytest.mark.parametrize("kind", [np.asarray, tf.constant])
+def test_a_long_vocabulary_is_no_change(keras, kind):
+    words = kind(np.array([f"w{n}" for n in range(10_001)], dtype=object))
+    inputs = keras.Input((1,), dtype="string")
+    found = keras.layers.StringLookup(vocabulary=words, name="words")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Embedding(10_002, 2)(found)))
+    model.compile("sgd", "mse")
+    traced = weakref.WeakKeyDictionary()
+    fits(model, traced)
+    between = [list(range(20_000)) for _ in range(9)]  # takes what was given back
+    fits(model, traced)
+    assert between
+
+
+@FLAVORS
 def test_what_scripts_do_between_fits_is_no_change(keras, tmp_path):
     model, traced = compiled(keras), weakref.WeakKeyDictionary()
     fits(model, traced)

@@ -96,6 +96,8 @@ class HfdtSessions(SessionRuns):
             self._sync(call, plan)
             self._synced.add(call.session)
         rows = feeding.rows_of(feeds)
+        if self._group.size == 1:
+            return self._by_one_rank(call, plan, feeds, rows or 0)
         known = self._known.setdefault(call.session.graph, trials.TrialHistory())
         trial, reason = trials.SessionTrial(), known.refused.get(plan, "")
         if not reason and not (plan in known.tries and rows):
@@ -132,7 +134,7 @@ class HfdtSessions(SessionRuns):
             values.write_changed(call.plainly, variables, before, read())
 
         read, sources = partial(values.read, call.plainly, variables), CellSources(plan, feeds, rows, self.gradients)
-        counts = [count for count in divided(rows, max(2, self._group.size)) if count]  # a single rank tries halves
+        counts = [count for count in divided(rows, self._group.size) if count]
         trial = trials.tried(plan, feeds, counts, known, sources, run, read, write)
         results = {
             "fails": trial.fails,
@@ -184,6 +186,12 @@ class HfdtSessions(SessionRuns):
         with self._running(SessionRun(share, [t.number for t in plan.taken])):
             result = call.run(list(plan.fetches), feeds)
         return list(agreed_numbers(result, self._rank_0s))
+
+    def _by_one_rank(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], rows: int) -> list[Any]:
+        with self._running(SessionRun((1, 1), [t.number for t in plan.taken])):
+            result = call.run(list(plan.fetches), feeds)
+        self._count((rows, rows))
+        return list(result)
 
     def _in_part(
         self,

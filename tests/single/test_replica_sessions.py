@@ -96,6 +96,20 @@ def test_divided_runs_give_what_one_gives(reduce, monkeypatch):
     assert sorted(shares) == sorted([(1, 5), (2, 5), (2, 5)] * 2 + [(0, 1), (0, 1), (1, 1)])
 
 
+def test_a_training_run_without_a_batch_is_refused_on_two_ranks(monkeypatch):
+    def train(group):
+        sessions = hfdt_sessions(group, lambda share: None, None)
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = tf.Variable([1.0, 2.0])
+            (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, tf.reduce_mean(w * w), [w])
+            BaseSession.run(session, v1.global_variables_initializer())
+            with pytest.raises(CaptureError, match="fed a batch of at least 2 rows. Received: none"):
+                sessions.run(BaseSession.run, session, w.assign_sub(gradient), None)
+        return True
+
+    assert all(on_ranks(2, train, monkeypatch))
+
+
 def scalar(text):
     return v1.Summary.FromString(text).value[0].simple_value
 
@@ -188,7 +202,7 @@ def test_gradients_of_inputs_are_left_alone():
             tf.gradients(taken, w)
 
 
-def test_graphs_without_a_seed_draw_the_runs_numbers_and_other_ways_to_train_are_refused():
+def test_one_rank_draws_the_runs_numbers_trains_without_a_batch_and_refuses_other_ways_to_train():
     tf.random.set_seed(5)
     group = MemoryGroup(0, 1, in_process_comm.InProcessWorld(1).comm(0))
     drawn = []
@@ -201,8 +215,8 @@ def test_graphs_without_a_seed_draw_the_runs_numbers_and_other_ways_to_train_are
                 drawn.append(session.run(w))
                 with pytest.raises(CaptureError, match="by make_callable cannot be divided"):
                     session.make_callable(train)
-                with pytest.raises(CaptureError, match="fed a batch of at least 2 rows. Received: none"):
-                    session.run(train)
+                session.run(train)  # without a batch: one rank divides nothing
+                np.testing.assert_allclose(session.run(w), drawn[-1] * (1 - 0.2 / 3), rtol=1e-6)
         with pytest.raises(CaptureError, match="SyncReplicasOptimizer"):
             v1.train.SyncReplicasOptimizer(v1.train.GradientDescentOptimizer(0.1), 1)
     np.testing.assert_array_equal(*drawn)

@@ -118,7 +118,7 @@ def _fit_checkpoints(
     if run.directory is None:
         return None
     fit_checkpoints = FitCheckpoints(run, call, captured.train, trainable)
-    fit_checkpoints.look(run.blobs, seed)
+    fit_checkpoints.look(captured.train, run.blobs, seed)
     if run.resumed and fit_checkpoints.saved is None:
         refuse_backup(call, run.fits)
     return fit_checkpoints

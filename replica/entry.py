@@ -116,6 +116,8 @@ class RowEntry:
     def cut_element(self, element: Any) -> Any:
         """Divide every tensor of an element of a dataset. Its samples are the most rows of one."""
         before, element = self.entered, self.cut_all(element, _BATCHES)
+        if self.entered == before + 1:
+            return element
         tensors = tf.nest.flatten(element, expand_composites=True)
         divided = [t.shape[0] for t in tensors if is_placed(t)]
         if self.entered == before and len(divided) == len(tensors) > 1 == len(set(divided)):  # indices and labels

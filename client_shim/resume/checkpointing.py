@@ -49,17 +49,17 @@ class FitCheckpoints:
         self._sums = [plain.sums(callback) for callback in self._callbacks]
         self._appending: list[tuple[Any, bool, bool]] = []  # CSVLoggers, the script's append and append_header
         self._writing: Thread | None = None
-        self._data, self._warned = data, False
+        self._warned = False
         self._midst: Saved | None = None  # a commit within the first epoch to train
         self.seed = 0
         self.saved: Saved | None = None
         self.logs: Mapping[str, Any] = {}
         self._over: int | None = None  # epochs that are trained; None: none by this process
 
-    def look(self, blobs: Any, seed: int) -> None:
+    def look(self, data: Data, blobs: Any, seed: int) -> None:
         """Find and load what was saved. Raises CaptureError if the script's `fit` differs from the saved one."""
         self.seed = seed
-        self._signature = signature(self._call, self._data, self._trainable, blobs)
+        self._signature = signature(self._call, data, self._trainable, blobs)
         found, warnings = self._directory.load(self.number, Saved.check) if self._directory.resumed else (None, [])
         for line in warnings:
             self._note(line)

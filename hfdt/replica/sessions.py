@@ -97,7 +97,9 @@ class HfdtSessions(SessionRuns):
             self._synced.add(call.session)
         rows = feeding.rows_of(feeds)
         if self._group.size == 1:
-            return self._by_one_rank(call, plan, feeds, rows or 0)
+            result = self._whole(call, plan, feeds)
+            self._count((rows or 0, rows or 0))
+            return result
         known = self._known.setdefault(call.session.graph, trials.TrialHistory())
         trial, reason = trials.SessionTrial(), known.refused.get(plan, "")
         if not reason and not (plan in known.tries and rows):
@@ -107,7 +109,8 @@ class HfdtSessions(SessionRuns):
             if reason:
                 known.refused[plan] = reason
         if reason:
-            return self._whole(call, plan, feeds, reason)
+            self._by_every_rank(reason)
+            return self._whole(call, plan, feeds)
         return self._in_part(call, plan, feeds, rows or 0, known, trial)
 
     def _undivided(self, plan: FetchPlan, feeds: Mapping[Any, Any], rows: int | None) -> str:
@@ -179,19 +182,12 @@ class HfdtSessions(SessionRuns):
             found[name] = cells(tensor, value)[name[1] if tensor.name == name[0] else 0]
         return {**given, **found}
 
-    def _whole(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], reason: str) -> list[Any]:
+    def _whole(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any]) -> list[Any]:
         """Run the whole batch on every rank; all ranks apply rank 0's gradient."""
-        self._by_every_rank(reason)
         share = (int(self._group.rank == 0), 1)
         with self._running(SessionRun(share, [t.number for t in plan.taken])):
             result = call.run(list(plan.fetches), feeds)
         return list(agreed_numbers(result, self._rank_0s))
-
-    def _by_one_rank(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], rows: int) -> list[Any]:
-        with self._running(SessionRun((1, 1), [t.number for t in plan.taken])):
-            result = call.run(list(plan.fetches), feeds)
-        self._count((rows, rows))
-        return list(result)
 
     def _in_part(
         self,

@@ -64,28 +64,30 @@ _VECTORS = {"Svd": "compute_uv", "SelfAdjointEigV2": "compute_v"}  # without thi
 @rule(*_INNER)
 def inner(call: OpCall) -> Plan | None:
     """Keep a division of the dimensions before those on which the operation works."""
+    return keeping(call) if _divided_before(call, _INNER[call.op]) else None
+
+
+def _divided_before(call: OpCall, inner: int) -> bool:
+    """Return whether the first input is divided along a dimension before its `inner` last ones."""
     placement = call.args[0].placement
-    if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - _INNER[call.op]:
-        return None
-    return keeping(call)
+    return isinstance(placement, Shard) and placement.axis < call.args[0].rank - inner
 
 
 @rule(*_VECTORS)
 def decomposed(call: OpCall) -> Plan | None:
     """Decompose each matrix; vectors that are not wanted are empty tensors."""
-    placement = call.args[0].placement
-    if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - 2:
+    if not _divided_before(call, 2):
         return None
+    placement, empty = call.args[0].placement, 2 if call.op == "Svd" else 1
     wanted = bool(call.attrs.get(_VECTORS[call.op], True))
-    return keeping(call) if wanted else Plan((placement,), (placement, *[REPLICATE] * (1 + (call.op == "Svd"))))
+    return keeping(call) if wanted else Plan((placement,), (placement, *[REPLICATE] * empty))
 
 
 @rule("MatrixDiagV2", "MatrixDiagV3")
 def diagonals(call: OpCall) -> Plan | None:
     """Make matrices of diagonals: the last dimension, or the last two where a matrix may have several."""
-    placement, which = call.args[0].placement, call.integers(1)
-    inner = 1 if which is not None and which[0] == which[-1] else 2
-    return keeping(call) if isinstance(placement, Shard) and placement.axis < call.args[0].rank - inner else None
+    which = call.integers(1)
+    return keeping(call) if _divided_before(call, 1 if which is not None and which[0] == which[-1] else 2) else None
 
 
 @rule("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")

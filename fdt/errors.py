@@ -48,9 +48,12 @@ class NeedsReplica(CaptureError):
     `reason`: what was found, for the line that says that the run starts again. `trained`: variables have been updated.
     """
 
-    def __init__(self, message: str, reason: str, *, trained: bool) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, reason: str, *, trained: bool = False) -> None:
+        super().__init__(message, reason)  # a copy is made of these, by pickle and by simpy
         self.reason, self.trained = reason, trained
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
     def after_training(self) -> "NeedsReplica":
         """Record that the script has already trained, so that its run cannot start again; return this error."""

@@ -14,7 +14,7 @@ from fdt.cli import RunRequest, flag
 from fdt.cli.options import DIRECTORY, FILE, REPORTS, TRAINING, CountType, job_options, report_options, together
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
-from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UsageError, UserError
 from frontends.report import write_run_report
 from frontends.settings import config_options
 from nfdt.run_options import algorithm_options, checked_algorithm, compress_option
@@ -34,6 +34,7 @@ OF_ONE_RUN = ("data", "log_dir", "tensorboard")
 DIRECTORIES = ("report", "data")
 EQUAL_WORKERS = 8
 GRACE_S = 10.0  # time for a run to end after SIGTERM
+FIT_ALONE = "{}, so every rank must run the script; nfdt simulate trains by fit alone. Use nfdt run --async"
 
 EXAMPLES = """\b
 Examples:
@@ -128,7 +129,10 @@ def _simulate(script: str, script_args: list[str], given: dict[str, Any]) -> int
         collector = Collector()
         settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
         seed_all(given["seed"])
-        code = client_shim.run(script, script_args, client, settings, Reporters([reporters, collector]))
+        try:
+            code = client_shim.run(script, script_args, client, settings, Reporters([reporters, collector]))
+        except NeedsReplica as found:
+            raise NeedsReplica(FIT_ALONE.format(found.reason), found.reason) from None
         if code == 0 and collector.fits:
             _print_outcome(SimulationOutcome.of(Path(client.hello.run_dir), collector.fits, given["seed"]), given)
         return code

@@ -26,6 +26,9 @@ from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign
 
 _REMEDY = "`--capture replica` runs the script on every worker"
+WITHIN = (
+    "train_step applies gradients within a branch, a loop or a tf.function, and a server applies those of every step"
+)
 Computed = tuple[list[Tensor], list[Tensor], Any, Tensor]  # what GradientStep.compute returns of tensors
 
 
@@ -177,18 +180,21 @@ class GradientStep:
         others = [tensor_variable(v) for v in self._others]
         before = [v.read_value() for v in others]
         applied: list[tuple[list[Any], list[Any]]] = []
-        graph, before_update = tf.compat.v1.get_default_graph(), 0
+        graph, before_update, within = tf.compat.v1.get_default_graph(), 0, False
 
         def note(apply: Any, gradients: list[Any], variables: list[Any]) -> None:
-            nonlocal before_update
+            nonlocal before_update, within
             applied.append((list(gradients), list(variables)))
+            within = within or tf.compat.v1.get_default_graph() is not graph
             before_update = len(graph.get_operations())
 
         with self._trainable.flavor.replace_apply(self._model.optimizer, note), assignments() as assigned:
             logs = self._model.train_step(batch)
-        if len(applied) != 1:
+        if len(applied) != 1 or within:
             reason = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
-            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
+            raise NeedsReplica(
+                f"{WITHIN if within else reason}; {_REMEDY}", WITHIN if within else reason, trained=False
+            )
         reads = self._read_behind(graph, before_update)
         self._refuse_own_updates(assigned)
         present, gradients, adds_rows = self._in_order(*applied[0])

@@ -10,11 +10,12 @@ import pytest
 from tests.pages import page_data
 
 SCRIPT = Path(__file__).parent / "scripts" / "unseeded.py"
+WRONG = Path(__file__).parents[1] / "wrong" / "scripts"
 
 
-def simulate(*options, script=SCRIPT):
+def simulate(*options, script=SCRIPT, check=True):
     argv = [sys.executable, "-m", "nfdt", "simulate", str(script), "--workers", "6", *options]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=check)
 
 
 @pytest.mark.timeout(400)
@@ -51,3 +52,13 @@ def test_each_fit_has_random_times_of_its_own(tmp_path):
     simulate("--data", str(tmp_path), script=tmp_path / "train.py")
     first, second = json.loads((tmp_path / "run.json").read_text())["fits"]
     assert first["epochs"][0]["simulated_s"] != pytest.approx(second["epochs"][0]["simulated_s"], rel=1e-6)
+
+
+@pytest.mark.timeout(200)
+def test_a_fit_that_every_rank_must_run_is_refused_in_one_line():
+    ended = simulate(script=WRONG / "fit_updates_by_hand.py", check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "nfdt: error: train_step applies gradients 0 times, and a server applies those of one optimizer, so every rank "
+        "must run the script; nfdt simulate trains by fit alone. Use nfdt run --async"
+    ]

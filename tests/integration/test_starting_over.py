@@ -99,6 +99,7 @@ def test_a_fit_that_slices_cannot_train_is_divided_by_placements(tmp_path):
     ("name", "reason"),
     [
         ("fit_updates_by_hand.py", "train_step applies gradients 0 times, and a server applies those of one optimizer"),
+        ("fit_accumulated_in_branch.py", "and a server applies those of every step"),
         ("fit_eager_settings.py", "the callback Scale (fit_eager_settings.py:24) may change"),
     ],
 )

@@ -11,7 +11,7 @@ keras = pytest.importorskip("keras")
 import tensorflow as tf  # noqa: E402
 
 from fdt.data import source  # noqa: E402
-from fdt.errors import UserError  # noqa: E402
+from fdt.errors import NeedsReplica, UserError  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import moving_averages, tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
@@ -395,3 +395,50 @@ def test_variables_whose_changes_are_added_are_known(rule):
     step = GradientStep(trainable := Trainable(named("keras"), model))
     step.of(algorithms.make(rule)).trace(spec, ownerships(trainable, 1))
     assert [name.rpartition("/")[2] for name in step.added] == ["last"]
+
+
+def in_branch(update):
+    tf.cond(tf.random.uniform(()) < 0.5, update, lambda: None)
+
+
+def in_both_branches(update):
+    tf.cond(tf.random.uniform(()) < 0.5, update, update)
+
+
+def in_loop(update):
+    def body(count):
+        update()
+        return count + 1
+
+    tf.while_loop(lambda count: count < 2, body, [0])
+
+
+def in_function(update):
+    tf.function(update)()
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("within", [in_branch, in_both_branches, in_loop, in_function])
+def test_an_update_within_a_branch_a_loop_or_a_function_needs_the_whole_script(flavor, within):
+    """The server would apply it once a batch, whether the branch is taken or not."""
+    api = FLAVORS[flavor]
+
+    class Within(api.Sequential):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data[0], training=True) ** 2)
+            pairs = list(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True))
+
+            def update():
+                self.optimizer.apply_gradients(pairs)
+
+            within(update)
+            return {"loss": loss}
+
+    model = Within([api.layers.InputLayer((3,)), api.layers.Dense(1)])
+    model.compile(api.optimizers.SGD(0.1), "mse")
+    spec = tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)), None
+    named(flavor).build(model, spec)
+    step = GradientStep(trainable := Trainable(named(flavor), model))
+    with pytest.raises(NeedsReplica, match="^train_step applies gradients within a branch, a loop or a tf.function, "):
+        step.trace(spec, ownerships(trainable, 1))

@@ -24,6 +24,7 @@ EXTRACT = {path.stem for path in SCRIPTS.glob("fit_*.py") if path.stem != "fit_b
 FIRST_IN_PROCESS = {"made_files", "tried_files"}
 # What is refused before the first update, and words of the message.
 REFUSED = {
+    "fit_accumulated_in_branch": "the step applies gradients within a branch, a loop or a tf.function, at",
     "fit_applied_in_branch": "the step applies gradients within a branch, a loop or a tf.function, at",
     "fit_changed_table": "LookedUp (fit_changed_table.py:15) looks up self.table, a table that may change, and",
     "fit_clipped_by_hand": "may need all rows of a batch",

@@ -1,7 +1,7 @@
 """Client side of a job: the commands that Keras's loop sends to the engine and the events that answer them."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
 from fdt.signals import raise_held
 from fdt.tensors import numbers
-from fdt.trainable import LEFT_OUT, Trainable
+from fdt.trainable import Trainable, left_out, same_bits
 from fdt.typing import Array
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Remote:
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
         self._extra: dict[str, float] = {}
-        self._vectors: list[str] | None = None  # names of results that are not one number; None: not known yet
+        self._of_states: list[str] | None = None  # logs that Keras computes here, from states; None: not known yet
         self._metrics: list[Array] = []  # as the workers have them in this epoch
         self._check_program: Callable[[], Any] | None = check_program  # it returns the check of the next step, or None
 
@@ -142,7 +142,7 @@ class Remote:
     def written(self) -> bool:
         """Return whether callbacks have written values that the workers do not have yet."""
         held = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
-        return not (_same(held[0], self._model) and _same(held[1], self._optimizer))
+        return not (same_bits(held[0], self._model) and same_bits(held[1], self._optimizer))
 
     def _train_step(self) -> dict[str, Any] | None:
         """Return the step's logs; None when the epoch had no step left."""
@@ -183,10 +183,15 @@ class Remote:
         if flavor.name == "tf_keras" and not done.log_names:
             return numbers(model.get_metrics_result())  # of an epoch without a step
         logs = {name: done.logs[name] for name in done.log_names}
-        if self._vectors is None:
-            own = is_of_keras(flavor, model, "train_step")
-            self._vectors = [k for k, v in model.get_metrics_result().items() if own and k not in logs and np.ndim(v)]
-        return {**logs, **{name: model.get_metrics_result()[name] for name in self._vectors}}
+        if self._of_states is None:
+            self._of_states = [k for k, v in self._results().items() if k not in logs and np.ndim(v)]
+        results = self._results() if self._of_states else {}
+        return {**logs, **{name: results[name] for name in self._of_states}}
+
+    def _results(self) -> dict[str, Any]:
+        """Return the metrics' results, which are the logs where the script has no `train_step` of its own."""
+        own = is_of_keras(self._trainable.flavor, self._trainable.model, "train_step")
+        return dict(self._trainable.model.get_metrics_result()) if own else {}
 
     # -- variables ----------------------------------------------------------------------------------------------------
     def _load(self, state: job_pb2.State, metrics: Any) -> None:
@@ -217,15 +222,16 @@ class Remote:
         self._check_program = self._check_program() if self._check_program is not None else None
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
-        if not _same(model, self._model):
-            changed.model.CopyFrom(self._blobs.put_arrays(_new(model, self._model)))
+        if not same_bits(model, self._model):
+            changed.model.CopyFrom(self._blobs.put_arrays(left_out(model, self._model)))
             self._model = model
-        if not _same(optimizer, self._optimizer):
-            changed.optimizer.CopyFrom(self._blobs.put_arrays(_new(optimizer, self._optimizer)))
+        if not same_bits(optimizer, self._optimizer):
+            changed.optimizer.CopyFrom(self._blobs.put_arrays(left_out(optimizer, self._optimizer)))
             self._optimizer = optimizer
         metrics = self._trainable.metric_arrays()
-        if not _same(metrics, self._metrics):
+        if not same_bits(metrics, self._metrics):
             self._metrics = metrics
+            self._of_states = list(self._results())  # an NFDT worker's logs are of its own states
             changed.metrics.CopyFrom(self._blobs.put_arrays(metrics))
         return changed
 
@@ -285,16 +291,3 @@ def _failure(failed: pb.Failed) -> Exception:
     if failed.replica:
         return NeedsReplica(failed.message, failed.replica, trained=True)
     return ScriptError(failed.detail) if failed.users_code else WorkerError(failed.message)
-
-
-def _same(a: Sequence[Array], b: Sequence[Array]) -> bool:
-    return all(_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _new(arrays: list[Array], sent: list[Array]) -> list[Array]:
-    return [LEFT_OUT if _equal(a, b) else a for a, b in zip(arrays, sent, strict=True)]
-
-
-def _equal(a: Array, b: Array) -> bool:
-    """Compare bit for bit, so that NaN equals itself."""
-    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))

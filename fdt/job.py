@@ -41,8 +41,8 @@ class State:
 
     @classmethod
     def of(cls, message: Any) -> "State":
-        """Return the values of the model and the optimizer in a message that has both."""
-        return cls(message.model, message.optimizer)
+        """Return the values in a message."""
+        return cls(message.model, message.optimizer, message.metrics)
 
 
 @dataclass(frozen=True)

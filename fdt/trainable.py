@@ -154,3 +154,18 @@ def _describe(variable: Any) -> list[Any]:
 def change(now: Array, start: Array) -> Array:
     """Return the change of a metric's state. A flag keeps its value: the sum of flags over workers is a logical or."""
     return now if now.dtype == bool else now - start
+
+
+def same_bits(a: Sequence[Array], b: Sequence[Array]) -> bool:
+    """Return whether all arrays are equal, bit for bit."""
+    return all(_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def left_out(arrays: list[Array], sent: list[Array]) -> list[Array]:
+    """Return `arrays`, with LEFT_OUT for those that equal `sent`."""
+    return [LEFT_OUT if _equal(a, b) else a for a, b in zip(arrays, sent, strict=True)]
+
+
+def _equal(a: Array, b: Array) -> bool:
+    """Compare bit for bit, so that NaN equals itself."""
+    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))

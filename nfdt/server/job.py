@@ -23,7 +23,7 @@ from fdt.job import BatchHooks, FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event, StepEnd
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
-from fdt.trainable import Trainable, read, write
+from fdt.trainable import Trainable, change, read, write
 from fdt.typing import Array
 from nfdt import compressors
 from nfdt.algorithm import AsyncAlgorithm
@@ -124,6 +124,7 @@ class StepMetrics:
         self._blobs = blobs
         self._unread: dict[str, BlobRef] = {}  # of pushes that are not applied, some of which never will be
         self.states: dict[tuple[int, int], list[Array]] = {}  # by rank and incarnation
+        self._written: list[list[Array]] = []  # what a callback's states have beyond the workers' sum
 
     def arrive(self, ref: BlobRef) -> None:
         """Note the blob of a push."""
@@ -134,9 +135,15 @@ class StepMetrics:
         self.states[worker] = [a.copy() for a in self._blobs.get_arrays(gradient.metrics)]
         self._blobs.drop(self._unread.pop(gradient.metrics.id))
 
+    def write(self, ref: BlobRef) -> None:
+        """Go on from the states that a callback wrote: workers keep their own."""
+        written, states = self._blobs.get_arrays(ref), list(self.states.values())
+        total = add_up(states) if states else [np.zeros_like(a) for a in written]
+        self._written = [[change(a, t) for a, t in zip(written, total, strict=True)]]
+
     def put_sum(self) -> BlobRef:
         """Store the sum over all workers."""
-        return self._blobs.put_arrays(add_up(list(self.states.values())))
+        return self._blobs.put_arrays(add_up([*self.states.values(), *self._written]))
 
     def clear(self) -> None:
         """Forget an epoch, and drop the blobs of its pushes that were not applied."""
@@ -144,6 +151,7 @@ class StepMetrics:
             self._blobs.drop(ref)
         self._unread.clear()
         self.states.clear()
+        self._written.clear()
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,8 @@ class ShardService:
 
         def step() -> list[Instruction]:
             self.job.load(changed)
+            if changed.metrics.id:
+                self._metrics.write(changed.metrics)
             return self.scheduler.step()
 
         self._do(step)

@@ -91,17 +91,29 @@ class Training(PushRun):
         super().__init__(cluster, run.algorithm, task.steps, nbytes_of(run.task), run.seed, self._own)
 
     def gradient(self, worker: int, epoch: int, batches: Sequence[int], weights: Any, seconds: float) -> Any:
-        """Return the gradient of one batch, or what the optimizer took off the weights in several."""
+        """Return the gradient of one batch, whole or along its parts, or the change of the weights in several."""
         weights = [np.asarray(w, np.float32) for w in weights]
         rows = [rows_of(self.run.task, self.run.seed, epoch, b, self._task.batch) for b in batches]
         samples = sum(len(y) for _, y in rows)
-        if self.rule.local_steps is None:
+        if self.rule.micro_steps > 1:
+            found = self._along_parts(weights, *rows[0])
+        elif self.rule.local_steps is None:
             found = self._net.gradient(weights, *rows[0])
         else:
             momentum = self._slots.get(worker, [np.zeros_like(w) for w in weights])
             reached, self._slots[worker] = stepped(self.run.task, weights, momentum, rows)
             found = [w - r for w, r in zip(weights, reached, strict=True)]
         return WorkerGradient(found, samples, seconds, batches=batches)
+
+    def _along_parts(self, weights: list[Any], x: Any, y: Any) -> list[Any]:
+        """Return the mean gradient along micro-steps of SGD over parts of a batch (nfdt/worker/step.py)."""
+        parts, mean = min(self.rule.micro_steps, len(y)), [np.zeros_like(w) for w in weights]
+        size = np.float32(self._task.rate / ((1 - self._task.momentum) * parts))
+        for xs, ys in zip(np.array_split(x, parts), np.array_split(y, parts), strict=True):
+            found, part = self._net.gradient(weights, xs, ys), np.float32(len(ys) / len(y))
+            mean = [m + part * g for m, g in zip(mean, found, strict=True)]
+            weights = [w - size * g for w, g in zip(weights, found, strict=True)]
+        return mean
 
     def pushed(self, batches: int, tau: int) -> None:
         """Test after a push."""

@@ -18,7 +18,7 @@ from fdt.network import Cluster
 FILE = Path(__file__).with_name("table.json")
 NEAR = 3  # clusters of the table whose rows count
 OUTSIDE = 1.0  # a cluster that is farther from all of the table is outside of it: twice or half as many workers
-REACHED = 0.5  # an algorithm arrives where it did in more than this part of the nearest rows, and of the near ones
+REACHED = 0.5  # an algorithm arrives where it did, for each task, in more than this part of rows: the nearest, the near
 
 
 @dataclass(frozen=True)
@@ -114,16 +114,16 @@ class Table:
         The number grows with the workers. Rows with fewer workers than `place` are extrapolated by that growth. Rows
         with more are taken unchanged, so that no algorithm is expected to do better than it did.
 
-        None: the algorithm did not reach the accuracy in most rows of the nearest clusters, or of the near ones. Advice
-        that does not train costs more than advice that is a little slower.
+        None: for one of the tasks the algorithm did not reach the accuracy in most rows of the nearest clusters, or of
+        the near ones. Advice that does not train costs more than advice that is a little slower.
         """
         rows = [row for row in self.rows if (row.engine, row.algorithm) == (engine, algorithm)]
         near = sorted({row.place.distance(place) for row in rows})[:NEAR]
         rows = [row for row in rows if near and row.place.distance(place) <= near[-1]]
         weights = np.array([_weight(row.place.distance(place)) for row in rows])
         arrived = np.array([row.batches is not None for row in rows], bool)
-        nearest = weights == weights.max(initial=0.0)
-        if not rows or arrived[nearest].mean() <= REACHED or weights[arrived].sum() <= REACHED * weights.sum():
+        of_tasks = [np.array([row.task == task for row in rows], bool) for task in {row.task for row in rows}]
+        if not rows or not all(_arrives(arrived[its], weights[its]) for its in of_tasks):
             return None
         known, power = [row for row in rows if row.batches is not None], self._growth(engine, algorithm, place)
         grown = np.array([2 ** (power * max(0.0, place.workers - row.place.workers)) for row in known])
@@ -148,6 +148,12 @@ class Table:
             together += float(np.dot(weights, workers * logs))
             spread += float(np.dot(weights, workers**2))
         return max(0.0, together / spread) if spread > 1e-9 else 0.0
+
+
+def _arrives(arrived: Any, weights: Any) -> bool:
+    """Return whether an algorithm arrives in more than REACHED of a task's nearest rows, and of its near ones."""
+    nearest = weights == weights.max()
+    return bool(arrived[nearest].mean() > REACHED and weights[arrived].sum() > REACHED * weights.sum())
 
 
 def _weight(distance: float) -> float:

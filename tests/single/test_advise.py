@@ -92,6 +92,14 @@ def test_the_part_of_a_step_that_does_not_shrink():
     assert batch_s(cluster(FOUR), "hfdt", "allreduce", replace(PROBE, fixed=0.2)) == pytest.approx(0.4)
 
 
+def test_micro_steps_take_the_fixed_part_once_for_each_part():
+    """0.25 s of a batch of 1 s whatever its rows: four parts take 4 x 0.25 + 0.75 s."""
+    described, probe = cluster(FOUR), replace(PROBE, fixed=0.25)
+    parts, whole = (batch_s(described, "nfdt", f"ddc_asgd{given}", probe) for given in ("(micro_steps=4)", ""))
+    assert parts / whole == pytest.approx(1.75, rel=1e-3)
+    assert batch_s(described, "nfdt", "ddc_asgd(micro_steps=4)", PROBE) == pytest.approx(whole)
+
+
 def test_coded_computes_the_fixed_part_once_for_each_block():
     found = exchanges(cluster(FOUR), "coded(redundancy=2, placement='cyclic')", Load(3, 1, 1, fixed=0.2))
     assert found[-1].seconds / 3 == pytest.approx(2 * (0.2 + 0.8 / 4))  # each rank has two of four blocks
@@ -151,6 +159,14 @@ def test_an_algorithm_that_did_not_arrive_on_the_nearest_cluster_is_left_out():
     table = Table([*known, row("nfdt", "asgd", None, sixteen, "sixteen")])
     found = {n: table.batches("nfdt", "asgd", Place(np.log2(n), 0, 0)) is not None for n in (4, 9, 12, 16)}
     assert found == {4: True, 9: True, 12: False, 16: False}
+
+
+def test_an_algorithm_that_did_not_arrive_for_one_of_the_tasks_is_left_out():
+    """admm was advised for text, whose mark it does not reach: it reaches those of cnn and resnet20."""
+    known = [row("hfdt", "admm", 1.5, task=task) for task in ("cnn", "resnet20")]
+    place = Place.of(cluster(FOUR))
+    assert Table(known).batches("hfdt", "admm", place) is not None
+    assert Table([*known, row("hfdt", "admm", None, task="text")]).batches("hfdt", "admm", place) is None
 
 
 def test_a_cluster_outside_of_the_table_gets_no_answer():

@@ -31,9 +31,9 @@ OPTIMIZERS: Mapping[str, Any] = {
     "muon": lambda rate: keras.optimizers.Muon(rate, weight_decay=0.0, adam_weight_decay=0.0),
 }
 RATES = {
-    "sgd": (0.1, 0.2, 0.4),
+    "sgd": (0.025, 0.05, 0.1, 0.2, 0.4),
     "adam": (0.003, 0.006, 0.012, 0.024),
-    "lamb": (0.02, 0.06, 0.12),
+    "lamb": (0.006, 0.02, 0.06, 0.12),
     "muon": (0.005, 0.015, 0.03, 0.06),
 }
 WARM_UP = 0.1  # of all rounds

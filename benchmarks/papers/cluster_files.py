@@ -6,6 +6,7 @@ from benchmarks.papers import (
     clusters,
     compensation,
     control_end,
+    convergence,
     grouped_real,
     lenet_time,
     redundancy,
@@ -22,6 +23,7 @@ GROUPED = {"B5": "64 fluctuating", "B8": "four speeds"}  # the others: UNEQUAL
 FILES = {
     "A1": {"speeds 1:3": server_rate.cluster(4, server_rate.SPEEDS["1:3"]), "16 workers": server_rate.cluster(16, 1.0)},
     "A2": {"emulated": control_end.CLUSTER.format(step_ms=20)},
+    "A3": {"NFDT": compensation.EQUAL.format(n=4)},
     "B9": {"emulated": grouped_real.CLUSTER},
     "C1": {"equal": EQUAL},
     "C2": {"equal": EQUAL},
@@ -29,7 +31,7 @@ FILES = {
     "C4": {"16 workers": c4.CLUSTER.format(step=c4.STEP_S, link=c4.BITS_PER_S, n=16)},
     "C6": {"equal": EQUAL},
     "D1": {"8 machines and the server": ridge.cluster_file(8, server=True)},
-    "D6": {"8 machines and the server": ridge.cluster_file(8, server=True)},
+    "D6": {"4 machines and the server": ridge.cluster_file(convergence.WORKERS, server=True)},
 }
 
 

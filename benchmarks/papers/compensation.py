@@ -27,7 +27,7 @@ nodes:
     speed: {distribution: gamma, mean: 1, shape: 100}
     link: {bandwidth: 20 Mbit/s, latency: 15 ms}
 """
-WORKERS_OF = {"fashion_mnist": (1, 8, 32, 2, 16, 4), "cifar10": (32, 8, 1)}
+WORKERS_OF = {"fashion_mnist": (1, 8, 32, 2, 16, 4), "cifar10": (32, 8, 1, 16, 2, 4)}
 LITERAL = "dc_asgd_k(weights='delay')"
 WITH, WITHOUT = (RATE, 0.3 * RATE, 0.1 * RATE), (5 * RATE, 1.5 * RATE, 0.5 * RATE)  # rates, with momentum 0.9 and 0
 GRID = (  # label, algorithm, momentum, rates
@@ -192,10 +192,12 @@ def workers_runs(quick: bool) -> Iterator[Run]:
 
 def rates_at(data: str, n: int, rates: tuple[float, ...]) -> tuple[float, ...]:
     """Return the rates for n workers: lower or higher ones, too, where the best would be at the edge."""
+    cifar = data == "cifar10"
     if rates == WITH:
-        return (*rates, *(LOW if n >= 8 else HIGH if n <= 2 else ()), *((9 * RATE,) if n == 1 else ()))
-    lowered = n >= (8 if data == "cifar10" else 16)
-    return (*rates, *(LOWEST if lowered else HIGHEST if n <= 2 else ())) if rates == WITHOUT else rates
+        more = (9 * RATE,) if n == 1 else (0.003 * RATE,) if cifar and n == 32 else ()
+        return (*rates, *(LOW if n >= (4 if cifar else 8) else HIGH if n <= 2 else ()), *more)
+    lowered, raised = n >= (8 if cifar else 16), n <= (2 if cifar else 4)
+    return (*rates, *(LOWEST if lowered else HIGHEST if raised else ())) if rates == WITHOUT else rates
 
 
 def tried(data: str, n: int, label: str, found: Results) -> bool:

@@ -18,7 +18,7 @@ PAIRS = (("mnist", "lenet3"), ("mnist", "lenet5"), ("cifar10", "lenet3"), ("cifa
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained. `rows`: fewer than ROWS for a quick look."""
+    """What is trained. `rows`: fewer than ROWS for a quick look; `rate`: of one machine."""
 
     data: str
     net: str
@@ -27,9 +27,10 @@ class Training:
     rounds: int
     seed: int
     rows: int = ROWS
+    rate: float = RATE
 
 
-def network(data: str, net: str, seed: int) -> Any:
+def network(data: str, net: str, seed: int, rate: float = RATE) -> Any:
     """Return the compiled net. On 28 x 28 the first convolution is padded, which equals the source's 32 x 32 input."""
     import keras
     from keras import layers
@@ -44,7 +45,7 @@ def network(data: str, net: str, seed: int) -> Any:
         body += [layers.Flatten(), layers.Dense(120, "relu")]
     model = keras.Sequential([keras.Input(shape), *body, layers.Dense(10)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(RATE, momentum=MOMENTUM), loss, metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(rate, momentum=MOMENTUM), loss, metrics=["accuracy"])
     return model
 
 
@@ -136,14 +137,15 @@ def alone(training: Training, mark: float) -> dict[str, Any]:
     import keras
 
     x, y, looked = rows_of(training.data, training.rows)
-    model, found, reached = network(training.data, training.net, training.seed), Looks(looked), None
+    model = network(training.data, training.net, training.seed, training.rate)
+    found, reached = Looks(looked), None
 
     class Watch(keras.callbacks.Callback):
         seen = 0
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == round(0.7 * training.rounds):
-                self.model.optimizer.learning_rate.assign(RATE / 10)
+                self.model.optimizer.learning_rate.assign(training.rate / 10)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             nonlocal reached

@@ -78,3 +78,28 @@ def test_a_clipped_gradient_has_the_largest_norm():
         push = Push(0, [np.array(gradient)], 0.0, 1.0, ETA, MU, weights)
         update, *_ = rule.push(*rule.init(weights, 2), weights, push)
         npt.assert_allclose(update.gradient[0], applied)
+
+
+def test_group_sync_by_drift_divides_the_rate_by_steps_that_the_weights_have_moved():
+    """Two workers of unequal speed, which are grouped after a round: s^2 is the mean squared length of all updates."""
+    rule = algorithms.make(f"{FOLDER / 'group_sync_drift'}.py(warm_up=1)")
+    weights = [np.array([1.0, 2.0]), np.zeros(3)]
+    shared, mine = rule.init(weights, 2)
+    mine, lengths, before, scales = [mine, mine], [], weights, []
+    rng = np.random.default_rng(3)
+    for number, worker in enumerate([0, 1, 0, 1, 0, 0, 0, 0, 1, 0]):
+        apart = np.sqrt(sum(np.sum((w - seen) ** 2) for w, seen in zip(weights, mine[worker], strict=True)))
+        gradient = [rng.normal(size=2) + 1, rng.normal(size=3)]
+        push = Push(worker, gradient, -1.0, 1.0, ETA, 0.0, before, 1.0 + 9 * worker)
+        update, shared, mine[worker] = rule.push(shared, mine[worker], weights, push)
+        if number:
+            share = 1.0 if number == 1 else 0.5  # the first round is of both workers
+            drift = apart / np.sqrt(np.mean(lengths)) if lengths else 0.0
+            npt.assert_allclose(update.lr_scale, share / max(drift, 1.0))
+            scales.append(update.lr_scale)
+            before, weights = weights, [w - ETA * update.lr_scale * g for w, g in zip(weights, gradient, strict=True)]
+            lengths.append(sum(np.sum((w - b) ** 2) for w, b in zip(weights, before, strict=True)))
+        for each in [0, 1] if number == 1 else [worker]:
+            sent, shared, mine[each] = rule.pull(shared, mine[each], weights, Hyper(each, ETA, 0.0))
+            assert (sent is None) == (number == 0)
+    assert min(scales) < 0.3  # several updates came between a pull and its push

@@ -189,9 +189,10 @@ class Remote:
         return {**logs, **{name: results[name] for name in self._of_states}}
 
     def _results(self) -> dict[str, Any]:
-        """Return the metrics' results, which are the logs where the script has no `train_step` of its own."""
-        own = is_of_keras(self._trainable.flavor, self._trainable.model, "train_step")
-        return dict(self._trainable.model.get_metrics_result()) if own else {}
+        """Return the metrics' results, which are the logs where the script has no step of its own."""
+        flavor, model = self._trainable.flavor, self._trainable.model
+        own = all(is_of_keras(flavor, model, name) for name in ("train_step", "compute_metrics"))
+        return dict(model.get_metrics_result()) if own else {}
 
     # -- variables ----------------------------------------------------------------------------------------------------
     def _load(self, state: job_pb2.State, metrics: Any) -> None:

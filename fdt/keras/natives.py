@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-import cloudpickle
 import numpy as np
 import tensorflow as tf
 
@@ -23,7 +22,6 @@ CHECKPOINTING = (  # attributes that TensorFlow creates again when they are read
     "_self_saveable_object_factories",
     "_self_update_uid",
 )
-_MAKE_CLASS = (cloudpickle.cloudpickle._make_skeleton_class, cloudpickle.cloudpickle._make_skeleton_enum)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
@@ -38,14 +36,6 @@ def reduce_plain(obj: Any, _: Any) -> Any:
     if isinstance(obj, _LOCKS):
         return type(obj) if obj.__class__ is _LOCKS[1] else threading.Lock, ()
     return NotImplemented
-
-
-def of_this_load(reduced: Any) -> Any:
-    """Return cloudpickle's reduction, of a class without the id by which a second load would replace its methods."""
-    if isinstance(reduced, tuple) and reduced[0] in _MAKE_CLASS:  # a server in a worker's process loads a program, too
-        make, (*arguments, _, extra), *rest = reduced
-        return make, (*arguments, None, extra), *rest
-    return reduced
 
 
 class _Gone:

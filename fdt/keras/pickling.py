@@ -86,7 +86,8 @@ class ModelPickler(cloudpickle.Pickler):
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """Return the initial value of a placeholder of `variable`: zeros when the job's state has its value."""
         if id(variable) not in self._pickled_variables:
-            value, fixed = np.asarray(variable), tf.TensorShape(variable.shape).is_fully_defined()
+            value = np.asarray(variable)
+            fixed = tf.TensorShape(variable.shape).is_fully_defined()
             if id(variable) in self._constants or value.dtype.name not in NUMBERS or not fixed:
                 return value
             self.script_variables.append(variable)
@@ -117,7 +118,7 @@ class ModelPickler(cloudpickle.Pickler):
             return _code_of_file, (*self.dispatch_table[types.CodeType](obj), obj.co_filename)
         reduced = self.reduction(obj)
         if reduced is NotImplemented:
-            return natives.of_this_load(super().reducer_override(obj))
+            return super().reducer_override(obj)
         if not isinstance(reduced, Later):
             return reduced
         self._records.append(natives.PickleRecord(obj, reduced.state, reduced.finish, self.record))

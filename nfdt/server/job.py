@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from client_shim.script_code import of_library, with_inner
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError, UserError
 from fdt.job import BatchHooks, FeedData, JobSpec, State
+from fdt.keras import is_of_keras
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event, StepEnd
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
-from fdt.trainable import Trainable, change, read, write
+from fdt.trainable import Trainable, read, write
 from fdt.typing import Array
 from nfdt import compressors
 from nfdt.algorithm import AsyncAlgorithm
@@ -117,11 +119,17 @@ class ServedJob:
         return [i for i in range(count) if i not in owned]
 
 
+METRICS_WRITTEN = (
+    "a batch hook changed the states of metrics, as evaluate() does, and NFDT's workers add up their own; hfdt run "
+    "supports such hooks"
+)
+
+
 class StepMetrics:
     """Lock step: the metric states of each worker's last applied step. Pushes bring them as blobs."""
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+    def __init__(self, blobs: Blobs, trainable: Trainable) -> None:
+        self._blobs, self._trainable = blobs, trainable
         self._unread: dict[str, BlobRef] = {}  # of pushes that are not applied, some of which never will be
         self.states: dict[tuple[int, int], list[Array]] = {}  # by rank and incarnation
         self._written: list[list[Array]] = []  # what a callback's states have beyond the workers' sum
@@ -136,10 +144,21 @@ class StepMetrics:
         self._blobs.drop(self._unread.pop(gradient.metrics.id))
 
     def write(self, ref: BlobRef) -> None:
-        """Go on from the states that a callback wrote: workers keep their own."""
+        """Go on from the states that a callback wrote: workers keep their own.
+
+        Raises UserError where the logs are no results of sums: of metrics or a step of the script's own.
+        """
+        flavor, model = self._trainable.flavor, self._trainable.model
         written, states = self._blobs.get_arrays(ref), list(self.states.values())
         total = add_up(states) if states else [np.zeros_like(a) for a in written]
-        self._written = [[change(a, t) for a, t in zip(written, total, strict=True)]]
+        keras_step = all(is_of_keras(flavor, model, name) for name in ("train_step", "compute_metrics"))
+        if (
+            not keras_step
+            or not all(map(of_library, with_inner(model.metrics)))
+            or not np.isfinite(sum(map(np.sum, total)))
+        ):
+            raise UserError(METRICS_WRITTEN)
+        self._written = [[a - t for a, t in zip(written, total, strict=True)]]
 
     def put_sum(self) -> BlobRef:
         """Store the sum over all workers."""

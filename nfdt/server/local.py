@@ -3,8 +3,12 @@
 One worker and one server need no second process: `nfdt run -np 1` starts neither a server nor a stream.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import cloudpickle
 
 from fdt.blobs import Blobs
 from fdt.job import JobSpec
@@ -29,7 +33,8 @@ class LocalServer:
         """Return the server's job, with a model of its own."""
         made_for, trainable = self._built
         if trainable is None or made_for != spec.made_for:
-            trainable = build(spec.program, self._blobs)
+            with _new_classes():
+                trainable = build(spec.program, self._blobs)
             self._built = (spec.made_for, trainable)
         return ServedJob(spec, trainable, self._blobs, shard=0, shards=1, workers=1)
 
@@ -37,6 +42,17 @@ class LocalServer:
         """Return the shard service of a new job; `send` sends an event to the engine."""
         shard_service: LocalShardService = served(LocalShardService, self.job(spec), 1, send)
         return shard_service
+
+
+@contextlib.contextmanager
+def _new_classes() -> Iterator[None]:
+    """Within, the script's classes are made anew: cloudpickle would replace the methods of the worker's."""
+    tracked = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+    cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID = weakref.WeakValueDictionary()
+    try:
+        yield
+    finally:
+        cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID = tracked
 
 
 class LocalShardService(ShardService):

@@ -50,7 +50,7 @@ class ShardService:
         self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan, absent=absent)
         self._send_event = send
         self._incarnations: dict[int, int] = {}  # by rank, for replaced workers
-        self._metrics = StepMetrics(job.blobs)
+        self._metrics = StepMetrics(job.blobs, job.trainable)
         self._checkpoints = 0
         self._resumed: EpochEnd | None = None  # sent again after a restoration
         self.closed = threading.Event()

@@ -191,10 +191,9 @@ class GradientStep:
         with self._trainable.flavor.replace_apply(self._model.optimizer, note), assignments() as assigned:
             logs = self._model.train_step(batch)
         if len(applied) != 1 or within:
-            reason = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
-            raise NeedsReplica(
-                f"{WITHIN if within else reason}; {_REMEDY}", WITHIN if within else reason, trained=False
-            )
+            count = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
+            reason = WITHIN if within else count
+            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
         reads = self._read_behind(graph, before_update)
         self._refuse_own_updates(assigned)
         present, gradients, adds_rows = self._in_order(*applied[0])

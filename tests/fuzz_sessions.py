@@ -121,6 +121,7 @@ def _served_job(rule: Any, hooks: BatchHooks, blobs: LocalBlobs) -> Any:
         generation=0,
         loads=1,
         applier=None,
+        trainable=None,
         load=lambda changed: None,
         put_snapshot=lambda end: None,
         epoch_end=lambda end: Event(job=JOB, epoch_end=end),

@@ -22,7 +22,7 @@ SEEDS = 2**31 - 1  # TensorFlow takes seeds modulo this number
 def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     """Put the data of `call` where workers can read them."""
     methods = ("evaluate", "test_step", "compute_metrics")
-    of_keras = all(is_of_keras(call.flavor, call.model, name) for name in methods)
+    of_keras = is_of_keras(call.flavor, call.model, *methods)
     remotely = run.engine == "hfdt" and of_keras and not watches_tests(call.callbacks)
     return capture_data(
         call.flavor.name,

@@ -191,7 +191,7 @@ class Remote:
     def _results(self) -> dict[str, Any]:
         """Return the metrics' results, which are the logs where the script has no step of its own."""
         flavor, model = self._trainable.flavor, self._trainable.model
-        own = all(is_of_keras(flavor, model, name) for name in ("train_step", "compute_metrics"))
+        own = is_of_keras(flavor, model, "train_step", "compute_metrics")
         return dict(model.get_metrics_result()) if own else {}
 
     # -- variables ----------------------------------------------------------------------------------------------------

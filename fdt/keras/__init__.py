@@ -136,9 +136,10 @@ def attribute(obj: Any, name: str, value: Any) -> Iterator[None]:
             obj.__dict__[name] = before
 
 
-def is_of_keras(flavor: Flavor, model: Model, name: str) -> bool:
-    """Return whether a method of a model is Keras's own, in its class and in the object."""
-    return getattr(type(model), name) is getattr(flavor.keras.Model, name) and name not in vars(model)
+def is_of_keras(flavor: Flavor, model: Model, *names: str) -> bool:
+    """Return whether methods of a model are all Keras's own, in its class and in the object."""
+    kind, keras_kind = type(model), flavor.keras.Model
+    return all(getattr(kind, name) is getattr(keras_kind, name) and name not in vars(model) for name in names)
 
 
 NAMES = ("keras", "tf_keras")

@@ -119,6 +119,7 @@ class ServedJob:
         return [i for i in range(count) if i not in owned]
 
 
+WRITTEN = -1, -1  # no worker: what a callback's states have beyond the workers' sum
 METRICS_WRITTEN = (
     "a batch hook changed the states of metrics, as evaluate() does, and NFDT's workers add up their own; hfdt run "
     "supports such hooks"
@@ -131,8 +132,7 @@ class StepMetrics:
     def __init__(self, blobs: Blobs, trainable: Trainable) -> None:
         self._blobs, self._trainable = blobs, trainable
         self._unread: dict[str, BlobRef] = {}  # of pushes that are not applied, some of which never will be
-        self.states: dict[tuple[int, int], list[Array]] = {}  # by rank and incarnation
-        self._written: list[list[Array]] = []  # what a callback's states have beyond the workers' sum
+        self.states: dict[tuple[int, int], list[Array]] = {}  # by rank and incarnation, or WRITTEN
 
     def arrive(self, ref: BlobRef) -> None:
         """Note the blob of a push."""
@@ -149,20 +149,17 @@ class StepMetrics:
         Raises UserError where the logs are no results of sums: of metrics or a step of the script's own.
         """
         flavor, model = self._trainable.flavor, self._trainable.model
-        written, states = self._blobs.get_arrays(ref), list(self.states.values())
+        written, states = self._blobs.get_arrays(ref), [s for worker, s in self.states.items() if worker != WRITTEN]
         total = add_up(states) if states else [np.zeros_like(a) for a in written]
-        keras_step = all(is_of_keras(flavor, model, name) for name in ("train_step", "compute_metrics"))
-        if (
-            not keras_step
-            or not all(map(of_library, with_inner(model.metrics)))
-            or not np.isfinite(sum(map(np.sum, total)))
-        ):
+        keras_step = is_of_keras(flavor, model, "train_step", "compute_metrics")
+        sums = keras_step and all(map(of_library, with_inner(model.metrics)))
+        if not sums or not np.isfinite(sum(map(np.sum, total))):
             raise UserError(METRICS_WRITTEN)
-        self._written = [[a - t for a, t in zip(written, total, strict=True)]]
+        self.states[WRITTEN] = [a - t for a, t in zip(written, total, strict=True)]
 
     def put_sum(self) -> BlobRef:
         """Store the sum over all workers."""
-        return self._blobs.put_arrays(add_up([*self.states.values(), *self._written]))
+        return self._blobs.put_arrays(add_up(list(self.states.values())))
 
     def clear(self) -> None:
         """Forget an epoch, and drop the blobs of its pushes that were not applied."""
@@ -170,7 +167,6 @@ class StepMetrics:
             self._blobs.drop(ref)
         self._unread.clear()
         self.states.clear()
-        self._written.clear()
 
 
 @dataclass(frozen=True)

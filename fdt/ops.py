@@ -9,7 +9,7 @@ an input's buffer only where nothing else references the tensor, and the caller 
 
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import ml_dtypes
@@ -113,3 +113,26 @@ def mapped_tensor(array: Array) -> Any:
             return tf.constant(array)
         shared = array if array.flags.writeable else np.asarray(_Writable(array))
         return tf.experimental.dlpack.from_dlpack(shared.__dlpack__())
+
+
+def is_numeric(dtype: Any) -> bool:
+    """Return whether a TensorFlow type is one of real numbers or flags."""
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
+
+
+def flat_logs(logs: Any) -> dict[str, Any]:
+    """Return a step's results by name; those of dicts in it have their own names, unless two are equal."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items() if isinstance(logs, Mapping) else ():
+        inner = flat_logs(value) if isinstance(value, Mapping) else {name: value}
+        if inner.keys() & {*flat, *logs.keys() - {name}}:
+            return dict(logs)
+        flat.update(inner)
+    return flat
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a log is one number."""
+    if tf.is_tensor(value):
+        return tf.TensorShape(value.shape).rank == 0 and is_numeric(tf.as_dtype(value.dtype))
+    return isinstance(value, (int, float, np.number, np.bool_))

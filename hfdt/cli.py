@@ -221,11 +221,9 @@ def serve_command(**given: Any) -> int:
 def _check_own_loop(given: Mapping[str, Any]) -> None:
     """Raise UsageError for values that a training loop of the script's own cannot have."""
     if given["compress"] not in (None, "fp16", "bf16"):
-        raise UsageError(
-            f"a training loop of the script's own can have --compress fp16 or bf16. Received: {given['compress']}"
-        )
+        raise UsageError(f"a replicated script can have --compress fp16 or bf16. Received: {given['compress']}")
     if given["bucket_mb"] == "auto":
-        raise UsageError("a training loop of the script's own needs --bucket-mb in megabytes. Received: auto")
+        raise UsageError("a replicated script needs --bucket-mb in megabytes. Received: auto")
 
 
 def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], HfdtEngine]]":

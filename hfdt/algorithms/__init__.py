@@ -54,7 +54,5 @@ def step_algorithm(text: str) -> StepAlgorithm:
     """
     made = make(text)
     if not isinstance(made, StepAlgorithm):
-        raise UserError(
-            f"a training loop of the script's own needs an algorithm that exchanges gradients. Received: {text}"
-        )
+        raise UserError(f"a replicated script needs an algorithm that exchanges gradients. Received: {text}")
     return made

@@ -4,12 +4,11 @@ It is traced once: the probe compares that function with the whole batch's, and 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
@@ -17,6 +16,7 @@ from fdt.data.source import open_leaf
 from fdt.errors import PassedThrough
 from fdt.keras import attribute
 from fdt.keras.variables import call_converted, is_loss_scaled, read_behind, tensor_variable
+from fdt.ops import flat_logs, is_number
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
 from hfdt.exactness import adjoints
@@ -185,29 +185,6 @@ def deferred_updates(trainable: Any, step: StepContext) -> Iterator[None]:
             stack.enter_context(flavor.replace_apply(optimizer, apply))
         stack.enter_context(steps.entered(step))
         yield
-
-
-def is_numeric(dtype: Any) -> bool:
-    """Return whether a TensorFlow type is one of real numbers or flags."""
-    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
-
-
-def flat_logs(logs: Any) -> dict[str, Any]:
-    """Return a step's results by name; those of dicts in it have their own names, unless two are equal."""
-    flat: dict[str, Any] = {}
-    for name, value in logs.items() if isinstance(logs, Mapping) else ():
-        inner = flat_logs(value) if isinstance(value, Mapping) else {name: value}
-        if inner.keys() & {*flat, *logs.keys() - {name}}:
-            return dict(logs)
-        flat.update(inner)
-    return flat
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a log is one number."""
-    if tf.is_tensor(value):
-        return tf.TensorShape(value.shape).rank == 0 and is_numeric(tf.as_dtype(value.dtype))
-    return isinstance(value, (int, float, np.number, np.bool_))
 
 
 @contextlib.contextmanager

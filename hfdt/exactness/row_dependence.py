@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from fdt.data import source
 from fdt.keras.variables import call_converted, tensor_variable
+from fdt.ops import flat_logs, is_number
 from fdt.process_group import ReplicaGroup
 from fdt.typing import Tensor
-from hfdt.exactness.gradient_pass import AppliedWithinError, check_applied, flat_logs, is_number
+from hfdt.exactness.gradient_pass import AppliedWithinError, check_applied
 from hfdt.exactness.metrics import metric_objects
 from hfdt.exactness.script_lines import line_of_script
 from hfdt.exactness.untouched import others

@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from fdt.keras import unique
 from fdt.keras.variables import assign, tensor_variable
-from fdt.ops import all_nodes
+from fdt.ops import all_nodes, is_numeric
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
-from hfdt.exactness.gradient_pass import is_numeric
 
 _MOVED = 2**20  # elements of the largest variable that is perturbed
 _LATER = 1000, 1_000_000  # steps by which trials of later steps are later

@@ -23,11 +23,11 @@ import tensorflow as tf
 from fdt.data import source
 from fdt.errors import CaptureError, UserError
 from fdt.keras.variables import assign, call_converted, shifted_seed, tensor_variable
+from fdt.ops import flat_logs
 from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
 from hfdt.collectives import Comm, MulticastTransport
 from hfdt.exactness import assigned_state
-from hfdt.exactness.gradient_pass import flat_logs
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Apply, Deferred
 from hfdt.worker.step_context import StepContext, StepTerms

@@ -11,10 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras.variables import call_converted, inner_optimizer
+from fdt.ops import flat_logs, is_number
 from fdt.patches import Patch, patched, replace
 from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
-from hfdt.exactness.gradient_pass import GradientPass, flat_logs, is_number
+from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.metrics import HeldMetrics, MetricTotals, metric_objects, result_of
 from hfdt.worker import step_context as steps
 from hfdt.worker.blocks import Blocks

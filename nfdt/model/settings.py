@@ -8,7 +8,8 @@ computes and pushes independently; only one lane computes at a time. So the stat
 (pull, momentum, delay) stays correct, and the scheduler needs no code for overlap. A lane's gradient is one update
 staler, because the other lane pushes in between.
 
-A learning rate that counts its calls is refused, wherever an update is prepared.
+A learning rate that counts its calls is refused, wherever an update is prepared, and so are results of a step that
+are not numbers, wherever a step is traced.
 """
 
 import importlib
@@ -20,14 +21,19 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compat.tensorflow import func_graph
-from fdt.errors import UsageError, UserError
+from fdt.errors import NeedsReplica, UsageError, UserError
+from fdt.keras import is_of_keras
 from fdt.keras.variables import inner_optimizer
+from fdt.ops import flat_logs, is_number
+from fdt.trainable import Trainable
 from fdt.typing import Optimizer
 from nfdt import algorithms
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import check_splittable
 from nfdt.model.variables import count_of, is_schedule, is_sgd
 from nfdt.options import Options
+
+REPLICA = "`--capture replica` runs the script on every worker"
 
 
 def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool) -> int:
@@ -184,6 +190,23 @@ def refuse_counting_rate(optimizer: Any) -> None:
             f"the learning rate {getattr(rate, '__name__', type(rate).__name__)} counts its calls, and NFDT calls it "
             "more or less often than one machine: compute it from the step, which a LearningRateSchedule receives"
         )
+
+
+@tf.autograph.experimental.do_not_convert
+def check_logs(trainable: Trainable, logs: Any) -> None:
+    """Check what a training step of the script's own returns: workers send numbers.
+
+    The results of a step of Keras's are metrics', which the client computes from their states where they are arrays.
+
+    Raises:
+        NeedsReplica: A result is not one number.
+    """
+    model = trainable.model
+    if is_of_keras(trainable.flavor, model, "train_step", "compute_metrics"):
+        return
+    if arrays := [name for name, value in flat_logs(logs).items() if not is_number(value)]:
+        reason = f"{type(model).__name__}.train_step returns {arrays[0]!r}, which is not one number"
+        raise NeedsReplica(f"{reason}; {REPLICA}", reason)
 
 
 def _python_state(rate: Any) -> str:

@@ -18,10 +18,7 @@ from nfdt.options import PLAIN
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.transport import WorkerGradient
 
-HELD = (
-    "a training loop of the script's own needs an algorithm that applies each gradient when it arrives. Received: {}; "
-    f"use {PLAIN}"
-)
+HELD = f"a replicated script needs an algorithm that applies each gradient when it arrives. Received: {{}}; use {PLAIN}"
 
 
 def checked(text: str) -> None:

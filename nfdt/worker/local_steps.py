@@ -30,7 +30,7 @@ from fdt.keras.variables import assignments, moving_averages, tensor_variable
 from fdt.ops import all_finite, flat_call
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
-from nfdt.model.settings import refuse_counting_rate
+from nfdt.model.settings import check_logs, refuse_counting_rate
 from nfdt.model.shards import Changed, Ownership, change_of, pushed_others
 from nfdt.model.variables import count_of, schedule_at
 from nfdt.transport import Weights, WorkerGradient
@@ -152,6 +152,7 @@ class LocalStep:
         model = self.trainable.model
         with schedule_at(model.optimizer, at[0]), assignments() as assigned:
             logs: dict[str, Tensor] = model.train_step(batch)
+        check_logs(self.trainable, logs)
         return logs, Changed.by(assigned, self.others, self.averages)
 
 

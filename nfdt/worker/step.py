@@ -20,12 +20,12 @@ from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
+from nfdt.model.settings import REPLICA, check_logs
 from nfdt.model.shards import Changed, Ownership, change_of, own, pushed_others
 from nfdt.model.variables import clipped, current_rate, momentum_of, takes_rows_alone, unscaled
 from nfdt.transport import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, MicroSteps, assign
 
-_REMEDY = "`--capture replica` runs the script on every worker"
 WITHIN = (
     "train_step applies gradients within a branch, a loop or a tf.function, and a server applies those of every step"
 )
@@ -190,10 +190,11 @@ class GradientStep:
 
         with self._trainable.flavor.replace_apply(self._model.optimizer, note), assignments() as assigned:
             logs = self._model.train_step(batch)
+        check_logs(self._trainable, logs)
         if len(applied) != 1 or within:
             count = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
             reason = WITHIN if within else count
-            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
+            raise NeedsReplica(f"{reason}; {REPLICA}", reason, trained=False)
         reads = self._read_behind(graph, before_update)
         self._refuse_own_updates(assigned)
         present, gradients, adds_rows = self._in_order(*applied[0])
@@ -221,7 +222,7 @@ class GradientStep:
         own = [getattr(v, "path", v.name) for v in updated if tensor_variable(v).ref() in assigned]
         if own:
             reason = f"train_step assigns {own[0]!r} itself, and only a server updates it"
-            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
+            raise NeedsReplica(f"{reason}; {REPLICA}", reason, trained=False)
 
     def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor], bool]:
         """Return the positions of the weights that have a gradient, the gradients, and TracedGradient.adds_rows."""
@@ -230,7 +231,7 @@ class GradientStep:
         foreign = [v.name for v, g in pairs if g is not None and id(tensor_variable(v)) not in position]
         if foreign:
             reason = f"train_step trains {foreign[0]!r}, which is no weight of the model"
-            raise NeedsReplica(f"{reason}; {_REMEDY}", reason, trained=False)
+            raise NeedsReplica(f"{reason}; {REPLICA}", reason, trained=False)
         by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
         present = sorted(by_position)
         alone = takes_rows_alone(self._model.optimizer, self._trainable.flavor.name)

@@ -100,6 +100,7 @@ def test_a_fit_that_slices_cannot_train_is_divided_by_placements(tmp_path):
     [
         ("fit_updates_by_hand.py", "train_step applies gradients 0 times, and a server applies those of one optimizer"),
         ("fit_accumulated_in_branch.py", "and a server applies those of every step"),
+        ("fit_vector_log.py", "Columns.train_step returns 'columns', which is not one number"),
         ("fit_eager_settings.py", "the callback Scale (fit_eager_settings.py:24) may change"),
     ],
 )

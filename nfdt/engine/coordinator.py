@@ -261,7 +261,7 @@ class ServersCoordinator:
 
     def _epoch_end(self, epoch: EpochAggregator) -> Outcome:
         self._given_epoch = self._wanted_epoch
-        end, spent = epoch.aggregated(self._blobs, self._epoch.epoch.begin)
+        end, spent = epoch.aggregated(self._blobs, self._epoch.epoch)
         spent += [*self._read, *self._feeding.passed(end.epoch)]
         self._read, self._changed = self._changed, []
         return Outcome(events=[epoch_event(self._job, end)], drop=spent)

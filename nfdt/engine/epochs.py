@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fdt.blobs import Blobs
 from fdt.rpc.job_pb2 import State
-from fdt.rpc.session_pb2 import Command, Commit, EpochEnd, Event
+from fdt.rpc.session_pb2 import Command, Commit, Epoch, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise import blobs_in, share_of
 from fdt.tensors import put_logs
@@ -23,12 +23,13 @@ class EpochAggregator:
         """Return the blobs of all reports."""
         return [ref for end in (*self.servers.values(), *self.workers.values()) for ref in blobs_in(end)]
 
-    def aggregated(self, blobs: Blobs, begin: Commit) -> tuple[EpochEnd, list[BlobRef]]:
+    def aggregated(self, blobs: Blobs, command: Epoch) -> tuple[EpochEnd, list[BlobRef]]:
         """Return the report for the client, and the blobs that are no longer needed.
 
         Args:
             blobs: The blob store.
-            begin: What was done of the epoch before it was suspended; its metric states are changes.
+            command: It began the epoch. Workers add to the metric states that callbacks wrote before, and to those of
+                the epoch's part before it was suspended.
         """
         first, workers = self.servers[0], [self.workers[rank] for rank in sorted(self.workers)]
         end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
@@ -39,7 +40,8 @@ class EpochAggregator:
         end.seconds = max((w.seconds for w in workers), default=0.0)
         end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)
         end.workers.extend(share_of(rank, w) for rank, w in sorted(self.workers.items()))
-        end.metrics.CopyFrom(_metrics(first, [begin.metrics, *(w.metrics for w in workers)], blobs))
+        before = [command.begin.metrics, command.changed.metrics]
+        end.metrics.CopyFrom(_metrics(first, [*before, *(w.metrics for w in workers)], blobs))
         seeds = self.workers[0].seeds if 0 in self.workers else BlobRef()
         state, spent = _state([self.servers[shard] for shard in sorted(self.servers)], seeds, blobs)
         end.state.CopyFrom(state)

@@ -142,7 +142,7 @@ class ShardService:
 
         def start() -> list[Instruction]:
             self._write(pb.Logged(kind="load", epoch=epoch))
-            self.job.load(changed)
+            self._load(changed)
             return self.scheduler.start_epoch(epoch, begun)
 
         self._do(start)
@@ -151,12 +151,15 @@ class ShardService:
         """Lock step: load a changed state, such as the learning rate, and apply the next push."""
 
         def step() -> list[Instruction]:
-            self.job.load(changed)
-            if changed.metrics.id:
-                self._metrics.write(changed.metrics)
+            self._load(changed)
             return self.scheduler.step()
 
         self._do(step)
+
+    def _load(self, changed: State) -> None:
+        self.job.load(changed)
+        if changed.metrics.id:
+            self._metrics.write(changed.metrics)
 
     def stop_epoch(self) -> None:
         self._do(self.scheduler.stop_epoch)
@@ -263,7 +266,7 @@ class ShardService:
 
     def _end_epoch(self, done: EpochDone) -> None:
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=staleness_fields(done.staleness))
-        if self._metrics.states:
+        if self.scheduler.lock_step and self._metrics.states:  # otherwise the engine adds them to the workers'
             end.metrics.CopyFrom(self._metrics.put_sum())
         end.skipped = done.skipped
         if done.remaining is not None:

@@ -155,7 +155,7 @@ def test_where_keras_is_not_at_hand_its_optimizers_are_refused():
     rule = algorithms.make("server_optimizer(optimizer=lion)")
     with pytest.raises(ValueError, match="has no Keras optimizer"):
         AlgorithmState(rule, PlainApplier([np.ones(2)]), 1)
-    with pytest.raises(UsageError, match="a training loop of the script.s own"):
+    with pytest.raises(UsageError, match="a replicated script needs an algorithm that applies"):
         checked("server_optimizer(optimizer=lion)")
 
 

@@ -34,7 +34,8 @@ def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> Non
         call: The call of `fit`.
         trained: An earlier `fit` has trained.
         divided: Several workers compute one step. Its Python then counts more steps than one machine's (the probe's
-            are among them), and decides by a part of a batch.
+            are among them), and decides by a part of a batch. Otherwise code is refused that changes a value of the
+            script's, such as a count of its steps: the script has another copy, and a worker may run it once more.
 
     Raises:
         NeedsReplica: Callbacks, or the step itself, may change what each step reads.
@@ -47,8 +48,11 @@ def refuse_in_eager_steps(call: FitCall, *, trained: bool, divided: bool) -> Non
     updates = [described(each) for each in update_objects(call.flavor, call.model)]
     if own and (parts or updates):
         _refuse(f"{cause}, so each step reads objects that the callback {own[0]} may change", trained)
-    run = [*parts, *updates] if forced else parts
-    if run and (forced or divided):
+    if forced or divided:
+        run = [*parts, *updates] if forced else parts
+    else:
+        run = [described(obj) for obj, reads in step_code(call) if any(_changes(reads, *each) for each in reads.values)]
+    if run:
         _refuse(f"{cause}, so each step runs the Python code of {run[0]}", trained)
 
 
@@ -179,8 +183,7 @@ def _traced_values(code: Iterable[tuple[Any, Reads]]) -> dict[str, str]:
     found, arrays = defaultdict[str, list[str]](list), dict[int, tuple[Any, str]]()
     for obj, reads in code:
         for name, value in reads.values:
-            last = name.rpartition(".")[2]
-            changed = last in reads.stored or (f"{last}[]" in reads.stored and isinstance(value, _CONTAINERS))
+            changed = _changes(reads, name, value)
             _, text = arrays.get(id(value), (None, ""))  # layers may share a large one
             if not changed and not text:
                 text = _plain(value, reads.keys)
@@ -188,6 +191,12 @@ def _traced_values(code: Iterable[tuple[Any, Reads]]) -> dict[str, str]:
                     arrays[id(value)] = value, text
             found[f"{name}, which {described(obj)} reads,"].append("" if changed else text)
     return {name: repr(texts) for name, texts in found.items() if any(texts)}
+
+
+def _changes(reads: Reads, name: str, value: Any) -> bool:
+    """Return whether code changes a value that it reads."""
+    last = name.rpartition(".")[2]
+    return last in reads.stored or (f"{last}[]" in reads.stored and isinstance(value, _CONTAINERS))
 
 
 def _plain(value: Any, keys: set[str], depth: int = 3) -> str:

@@ -101,7 +101,9 @@ def _of_script(obj: Any) -> bool:
 
 
 def _definition(obj: Any) -> Any:
-    """Return a function or a class itself, and the class of another object."""
+    """Return a function or a class itself, a partial's function, and the class of another object."""
+    while isinstance(obj, functools.partial):
+        obj = obj.func
     return obj if isinstance(obj, type) or type(obj) in _FUNCTIONS else type(obj)
 
 

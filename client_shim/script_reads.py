@@ -249,7 +249,8 @@ def _names(code: CodeType) -> _CodeNames:
             if kind == "IMPORT_NAME":
                 imported.add(argument)
             changes |= kind == "STORE_SUBSCR" or (kind in _ATTRIBUTES and argument in _CHANGES)
-        stored |= {f"{name}[]" for name in {*names, *each.co_freevars}} if changes else set()
+        parameters = each.co_varnames[: each.co_argcount + each.co_kwonlyargcount]  # a partial gives them values
+        stored |= {f"{name}[]" for name in {*names, *each.co_freevars, *parameters}} if changes else set()
     found = (frozenset(read), frozenset(chains), frozenset(attributes), frozenset(stored))
     return _CodeNames(*found, frozenset(strings), frozenset(imported))
 

@@ -215,12 +215,12 @@ EXPERIMENTS = [
         "time to the mark over the nodes, each method at its best",
         "On average over the nodes CSSGD takes 53.97 % less time than SSGD and 26.89 % less than ASGD (DNN), 39.11 % "
         "and 26.37 % (CNN).",
-        f"{OURS}Times are means over ten seeds for the DNN (the source has ten for ASGD) and of one for the CNN, whose "
-        "trainings take up to twenty minutes each. For the CNN's divided batch ASGD has the task's rate or 0.4 "
-        "of it, whichever reached the mark sooner on the test rows (from 8 nodes 0.4 alone): that favors ASGD. By the "
-        "source's own T = r T_calc + T_comm / r no saving of SSGD's time is above 46 % where r = 3 is best, nor above "
-        "29 % where r = 2 is: its averages and its best r do not fit its model (drawn in E5). Where every method is "
-        "slower than one node alone, the savings are of what it costs to spread a batch at all. A ring all-reduce, "
+        f"{OURS}Times are means over ten seeds (the source has ten for ASGD). The CNN's divided batch has them on ten "
+        "nodes, and ASGD one seed on fewer: a training takes up to twenty minutes. There ASGD has the task's rate or "
+        "0.4 of it, whichever reached the mark sooner on the test rows (from 8 nodes 0.4 alone): that favors ASGD. By "
+        "the source's own T = r T_calc + T_comm / r no saving of SSGD's time is above 46 % where r = 3 is best, nor "
+        "above 29 % where r = 2 is: its averages and its best r do not fit its model (drawn in E5). Where every method "
+        "is slower than one node alone, the savings are of what it costs to spread a batch at all. A ring all-reduce, "
         "which the source leaves out, is shown.",
         coded_runs.runs,
         best_measured,

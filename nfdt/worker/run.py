@@ -261,10 +261,10 @@ class WorkerJob:
             )
         if found is not None and found.reads:
             yield (
-                f"the training step reads {found.reads[0]!r} after the update, and workers have the old value, because "
-                "the server updates later: numbers are not those of one machine; use hfdt run"
+                f"the training step reads {', '.join(map(repr, found.reads))} after the update, and workers have the "
+                "old value, because the server updates later: numbers are not those of one machine; use hfdt run"
             )
-        if found is not None and found.adds_rows and alone:
+        if found is not None and found.adds_rows and (alone or rule.waits):
             yield (
                 "nfdt adds up the gradients of an embedding's repeated rows, and on one machine this optimizer applies "
                 "each of them alone: numbers are not those of one machine; use hfdt run"

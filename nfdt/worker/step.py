@@ -190,6 +190,7 @@ class GradientStep:
 
         with self._trainable.flavor.replace_apply(self._model.optimizer, note), assignments() as assigned:
             logs = self._model.train_step(batch)
+        logs = tf.nest.map_structure(_value, logs)  # a variable would be read when this function returns
         check_logs(self._trainable, logs)
         if len(applied) != 1 or within:
             count = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
@@ -238,6 +239,11 @@ class GradientStep:
         adds_rows = alone and any(isinstance(g, tf.IndexedSlices) for g in by_position.values())
         gradients = unscaled(self._model.optimizer, [tf.convert_to_tensor(by_position[i]) for i in present])
         return present, gradients, adds_rows
+
+
+@tf.autograph.experimental.do_not_convert
+def _value(log: Any) -> Any:
+    return tensor_variable(log).read_value() if hasattr(log, "assign") else log
 
 
 def samples_of(batch: Any) -> int:

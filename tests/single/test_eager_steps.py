@@ -136,6 +136,43 @@ def test_a_schedule_of_the_script_is_refused_where_workers_would_trace_it(keras,
     refuse_in_eager_steps(call_of(model), trained=False, divided=True)
 
 
+CALLS = []
+
+
+def counted(x):
+    CALLS.append(1)
+    return x
+
+
+class Counting(Scale):
+    def __init__(self):
+        self.steps = 0
+
+    def __call__(self, x):
+        self.steps += 1
+        return x
+
+
+def counted_in(x, calls):
+    calls.append(1)
+    return x
+
+
+def local_list(x):
+    rows = []
+    rows.append(x)
+    return rows[0]
+
+
+@FLAVORS
+def test_an_eager_step_that_changes_values_of_the_script_is_refused_on_one_worker_too(keras):
+    for activation in (counted, Counting(), functools.partial(counted_in, calls=[])):
+        with pytest.raises(NeedsReplica, match=r"runs the Python code of [cC]ount\w+ \(test_eager_steps\.py:\d+\)"):
+            refuse_in_eager_steps(call_of(model_of(keras, activation, eager=True)), trained=False, divided=False)
+    for activation in (scaled, Scale(), local_list):
+        refuse_in_eager_steps(call_of(model_of(keras, activation, eager=True)), trained=False, divided=False)
+
+
 class Freeze(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None): ...
 

@@ -208,6 +208,7 @@ def test_an_algorithm_with_a_note_and_one_worker_do_not_say_that_they_approximat
     (line,) = notes(3, 1, adds_rows=True)
     assert "numbers are not those of one machine" in line
     assert len(notes(3, 3, adds_rows=True)) == 1
+    assert "an embedding's repeated rows" in notes(3, 3, adds_rows=True, rule="ssgd")[-1]
     (line,) = notes(3, 1, reads=["dense/kernel"])
     assert line.startswith("the training step reads 'dense/kernel' after the update")
     assert notes(3, 1, changes=["queue"]) == []
@@ -357,10 +358,18 @@ def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_takes
     assert step.found.reads == []
 
 
-def test_variables_that_a_step_reads_behind_the_update_are_known():
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        (lambda model: tf.reduce_sum(model.layers[0].kernel), "kernel"),
+        (lambda model: model.optimizer.iterations, "iteration"),
+        (lambda model: model.optimizer.iterations.value, "iteration"),
+    ],
+)
+def test_variables_that_a_step_reads_behind_the_update_are_known(log, name):
     class Reads(keras.Sequential):
         def train_step(self, data):
-            return {**super().train_step(data), "after": tf.reduce_sum(self.layers[0].kernel)}
+            return {**super().train_step(data), "after": log(self)}
 
     model = Reads([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -368,7 +377,7 @@ def test_variables_that_a_step_reads_behind_the_update_are_known():
     named("keras").build(model, spec)
     step = GradientStep(trainable := Trainable(named("keras"), model))
     step.trace(spec, ownerships(trainable, 1))
-    assert [name.rpartition("/")[2] for name in step.found.reads] == ["kernel"]
+    assert [read.rpartition("/")[2] for read in step.found.reads] == [name]
 
 
 class Remembering(keras.layers.Layer):

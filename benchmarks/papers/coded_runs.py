@@ -1,7 +1,7 @@
 """The runs of source E over nodes: trainings to a mark, and synchronous steps; and times and bytes to the mark."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,13 @@ LONG = 600  # steps of the training whose curve goes beyond the mark
 
 @dataclass(frozen=True)
 class Cell:
-    """A task on a network over numbers of nodes. `mark`: the accuracy that times are taken to."""
+    """A task on a network over numbers of nodes.
+
+    Attributes:
+        mark: The accuracy that times are taken to.
+        slower_from: Nodes from which asynchronous SGD has 0.4 of the rate alone; below both, where it is given.
+        seeds: Number of seeds that times are means of.
+    """
 
     load: str
     task: str
@@ -25,10 +31,12 @@ class Cell:
     nodes: tuple[int, ...]
     mark: float
     longest: int
-    slower_from: int = 99  # nodes from which asynchronous SGD has 0.4 of the rate alone; below both, where it is given
+    slower_from: int = 99
+    seeds: int = SEEDS
 
     def __str__(self) -> str:
-        return f"{self.task.upper()} to {self.mark:.0%}, {self.network}, {self.load}"
+        seeds = f", {self.seeds} seeds at {self.nodes[0]} nodes" if len(self.nodes) == 1 else ""
+        return f"{self.task.upper()} to {self.mark:.0%}, {self.network}, {self.load}{seeds}"
 
     def factors(self, nodes: int) -> tuple[float, ...]:
         """Return the rates of asynchronous SGD, relative to the task's. The whole rate breaks it on many nodes."""
@@ -46,10 +54,11 @@ class Cell:
 CELLS = (
     Cell(DIVIDED, "dnn", "medium 1 Gbit/s", ALL, 0.82, 6_000),
     Cell(DIVIDED, "dnn", "medium 10 Gbit/s", ALL, 0.82, 6_000),
-    Cell(DIVIDED, "cnn", "medium 1 Gbit/s", ALL, 0.6, 12_000, 8),
+    Cell(DIVIDED, "cnn", "medium 1 Gbit/s", ALL, 0.6, 12_000, 8, seeds=1),
     Cell(WHOLE, "dnn", "medium 5 Gbit/s", EVEN, 0.82, 2_000),
-    Cell(WHOLE, "cnn", "medium 500 Mbit/s", EVEN, 0.7, 12_000),
+    Cell(WHOLE, "cnn", "medium 500 Mbit/s", EVEN, 0.7, 12_000, seeds=1),
 )
+TEN_NODES = replace(CELLS[2], nodes=(10,), seeds=SEEDS)
 CURVES = (CELLS[0], CELLS[3], CELLS[2], CELLS[4])
 
 
@@ -75,11 +84,9 @@ def runs(quick: bool) -> Iterator[Run]:
     for cell in CELLS:
         yield from steps(cell, cell.nodes)
     for seed in range(SEEDS):
-        for cell in CELLS:
-            if cell.task == "dnn" or seed == 0:
+        for cell in (*CELLS, TEN_NODES) if seed else CELLS:
+            if seed < cell.seeds:
                 yield from trainings(cell, seed, cell.nodes)
-            elif cell.load == DIVIDED:
-                yield from trainings(cell, seed, cell.nodes[-1:])
 
 
 def steps(cell: Cell, nodes: tuple[int, ...]) -> Iterator[Run]:
@@ -142,7 +149,7 @@ def steps_to_mark(results: Results, cell: Cell, nodes: int) -> float | None:
 
     The mean over the seeds; None where one has not reached the mark.
     """
-    found = [one(results, cell.training("sgd", nodes, seed)) for seed in range(SEEDS)]
+    found = [one(results, cell.training("sgd", nodes, seed)) for seed in range(cell.seeds)]
     taken = [f.figures["steps"] for f in found if f]
     return sum(taken) / len(taken) if taken and None not in taken else None
 
@@ -162,7 +169,7 @@ def asynchronous(results: Results, cell: Cell, nodes: int) -> list[float]:
     """
     by_rate = []
     for factor in cell.factors(nodes):
-        found = [one(results, cell.training(ASGD, nodes, seed, factor)) for seed in range(SEEDS)]
+        found = [one(results, cell.training(ASGD, nodes, seed, factor)) for seed in range(cell.seeds)]
         times = [f.figures["seconds"] for f in found if f]
         if times and None not in times:
             by_rate.append(times)

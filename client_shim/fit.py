@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_shim import unknown_length
 from client_shim.call import FitCall, Original
-from client_shim.capture.arrays import batch_size
+from client_shim.capture.arrays import batch_size, traced_spec
 from client_shim.capture.data import Captured
 from client_shim.capture.program import capture_program
 from client_shim.changed_objects import (
@@ -81,7 +81,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
         refuse_in_eager_steps(call, trained=run.fits > 0, divided=divided)  # to build traces the code, which may fail
         if not call.flavor.built(call.model):
-            build(call, captured.spec, trained=run.fits > 0)
+            build(call, _traced_spec(captured), trained=run.fits > 0)
         if not call.model.trainable_variables:
             return call.local()
         code = step_code(call)
@@ -205,6 +205,11 @@ def started(remote: Remote, feeder: "Feeder | None", *, trained: bool, starts_ov
         last = str(error).strip().rpartition("\n")[2].strip()
         reason = f"a worker could not trace the step ({last})"
         raise NeedsReplica(reason, reason, trained=False) from None
+
+
+def _traced_spec(captured: Captured) -> Any:
+    data, batch = captured.train, captured.facts.batch
+    return traced_spec(captured.spec, data.rows, batch) if isinstance(data, ArrayData) and batch else captured.spec
 
 
 def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[], Any]:

@@ -70,7 +70,8 @@ def measured(results: Results) -> str:
         if few is not None and many is not None:
             said.append(f"{data} {net} loses {few - many:.4f} from 2 to 8 workers ({few:.4f}, {many:.4f})")
         if top is not None:
-            said.append(f"one machine's best epoch of {data} {net} is {top:.4f}")
+            above = ", which DANE passes on 2 workers" if few is not None and few > top else ""
+            said.append(f"one machine's best epoch of {data} {net} is {top:.4f}{above}")
     return "; ".join(said) + "." if said else "No pair has run at 2 and at 8 workers yet."
 
 

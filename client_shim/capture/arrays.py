@@ -14,6 +14,16 @@ from fdt.typing import Array
 DEFAULT_BATCH = 32  # Keras's default
 
 
+def traced_spec(spec: Any, rows: int, batch: int) -> Any:
+    """Return the TypeSpecs of a batch for which Keras traces a step: its rows are fixed where all batches are full."""
+    import tensorflow as tf
+
+    def fixed(each: Any) -> Any:
+        return tf.TensorSpec([batch, *each.shape[1:]], each.dtype) if isinstance(each, tf.TensorSpec) else each
+
+    return spec if rows % batch else tf.nest.map_structure(fixed, spec)
+
+
 def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:
     """Return whether Keras's array adapter accepts these arguments."""
     if flavor == "keras":

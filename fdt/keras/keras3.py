@@ -16,6 +16,7 @@ _BOUND = ("build", "quantize")  # created by Layer.__new__
 _OF_FIT = ("history", "_eval_epoch_iterator", "stop_training", "stop_evaluating", "stop_predicting")
 _OF_LAYERS = (*_BOUND, *_OF_FIT)
 _CACHES = ("_exclude_from_weight_decay_cache",)
+_UNSET = ("is_gptq_calibrated", "is_awq_calibrated")  # load_weights sets them to False, as which they are read before
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
 
 
@@ -82,7 +83,8 @@ class Keras3(KerasBase):
 
     def build(self, model: Model, spec: Any) -> None:
         dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec) if each is not None)
-        if dense and is_of_keras(self, model, "train_step"):  # Keras takes sparse tensors for dense ones here
+        quick = dense and all(layer.built for layer in model._flatten_layers())  # layers may read shapes of a step
+        if quick and is_of_keras(self, model, "train_step"):  # Keras takes sparse tensors for dense ones here
             rows = _fixed_batch(model, spec) or 2
             with _built_as_a_step(model):
                 model._symbolic_build(data_batch=tf.nest.map_structure(lambda each: _with_batch(each, rows), spec))
@@ -138,7 +140,7 @@ def _fixed_batch(model: Model, spec: Any) -> int | None:
 
 
 def _with_batch(spec: Any, rows: int) -> Any:
-    """Return the spec with a batch size, which Keras's symbolic build needs; no variable's shape depends on it."""
+    """Return the spec with a batch size, which Keras's symbolic build needs."""
     if spec is None:
         return None
     shape = spec.shape
@@ -183,6 +185,7 @@ def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
             pickler.keep_value(variable)
     if isinstance(obj, (KerasSaveable, Operation)):
         dropped = (*natives.CHECKPOINTING, *_CACHES, *(_OF_LAYERS if isinstance(obj, keras.layers.Layer) else ()))
+        dropped += tuple(key for key in _UNSET if vars(obj).get(key) is False)
         state = {key: value for key, value in vars(obj).items() if key not in dropped}
         state.update((key, None) for key in _COMPILED if key in state)
         return pickling.by_state(obj, state, pickling.set_state)

@@ -21,6 +21,7 @@ CHECKPOINTING = (  # attributes that TensorFlow creates again when they are read
     "_self_name_based_restores",
     "_self_saveable_object_factories",
     "_self_update_uid",
+    "_coalesced_children",  # of an optimizer whose checkpoint was read
 )
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from client_shim.capture.program import capture_program
+from client_shim.capture.program import capture_program, digest_of
 from fdt.blobs import LocalBlobs
 from fdt.errors import CaptureError
 from fdt.job import JobSpec, State
@@ -245,3 +245,32 @@ def test_an_optimizer_is_built_as_the_first_step_of_keras_builds_it(name: str, e
         assert ours == paths
         for array, want in zip(trained_weights, weights, strict=True):
             np.testing.assert_allclose(array, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["keras", "tf_keras"])
+def test_weights_that_are_read_from_a_file_leave_the_program_as_it_is(name: str, tmp_path: Path) -> None:
+    """A callback may do so in on_train_begin, as BackupAndRestore does where a run is resumed."""
+    keras = importlib.import_module(name)
+    layers = [keras.layers.EinsumDense("ab,bc->ac", output_shape=2), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.Input((3,)), *layers])
+    model.compile("sgd", "mse")
+    flavor = flavor_of(model)
+    flavor.build(model, (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])))
+    before = digest_of(flavor, model)
+    model.save_weights(tmp_path / "saved.weights.h5")
+    model.load_weights(tmp_path / "saved.weights.h5")
+    if name == "tf_keras":  # its BackupAndRestore reads a checkpoint of TensorFlow
+        checkpoint = tf.train.Checkpoint(model=model)
+        checkpoint.read(checkpoint.write(tmp_path / "checkpoint"))
+    assert digest_of(flavor, model) == before
+
+
+@pytest.mark.parametrize("name", ["keras", "tf_keras"])
+def test_layers_without_an_input_are_built_for_the_rows_that_keras_traces(name: str) -> None:
+    keras = importlib.import_module(name)
+    for rows in (8, None):
+        model = keras.Sequential([keras.layers.LSTM(2, stateful=rows is not None), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        flavor_of(model).build(model, (tf.TensorSpec([rows, 5, 3]), tf.TensorSpec([rows, 1])))
+        assert model.input_shape == (rows, 5, 3)
+        assert rows is None or tuple(model.layers[0].states[0].shape) == (rows, 2)

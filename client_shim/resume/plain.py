@@ -115,12 +115,12 @@ def put_back(obj: Any, encoded: dict[str, Any], arrays: list[Array]) -> None:
 
 
 def _state(obj: Any) -> dict[str, Any]:
-    """Return the attributes of `obj`, and as "Class.name" the lists, dicts, sets and arrays of its own classes."""
+    """Return the attributes of `obj`, and as "Class.name" the plain values and containers of its own classes."""
     shared = {
         f"{kind.__name__}.{name}": value
         for kind in reversed(_classes(obj))
         for name, value in vars(kind).items()
-        if isinstance(value, _MUTABLE) and not name.startswith("__")
+        if (type(value) in _PLAIN or isinstance(value, (*_MUTABLE, np.generic))) and not name.startswith("__")
     }
     own = vars(obj).items()  # `self.losses += [loss]` makes the class's list an attribute of `obj`, too
     return shared | {n: v for n, v in own if not isinstance(v, _MUTABLE) or v is not getattr(type(obj), n, None)}

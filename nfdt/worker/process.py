@@ -151,7 +151,7 @@ def compression_notes(compression: Any, *, sends: bool) -> list[str]:
     if compression.push is None and compression.pull is None:
         return []
     if sends:
-        return ["--compress leaves out a part of large tensors: numbers are not those of one machine"]
+        return ["--compress rounds tensors, or leaves out a part of them: numbers are not those of one machine"]
     return ["--compress is not used: the server is in its only worker's process, and nothing is sent"]
 
 

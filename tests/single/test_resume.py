@@ -747,12 +747,13 @@ def test_a_deque_comes_back_with_its_length():
     assert again.all.maxlen == 1, "the first hook, which a finished fit does not call, makes it bounded"
 
 
-def test_lists_of_a_class_come_back_into_the_class():
+def test_values_of_a_class_come_back_into_the_class():
     class Mixed:
         seen, table = set(), {"a": 1}
 
     class Own(importlib.import_module("keras").callbacks.Callback, Mixed):
         best, grid, names, odd, functions = [], np.zeros(2), ["constant"], Counter(), {"of": len}
+        total, least, rate = 0, None, 0.5
 
     obj, arrays = Own(), []
     known = plain.sums(obj)
@@ -762,12 +763,17 @@ def test_lists_of_a_class_come_back_into_the_class():
     obj.grid[:] = 7
     obj.table = {"of": "the object"}
     obj.odd["one"] += 1
+    Own.total, Own.least = 3, np.float32(0.25)
     encoded, others = plain.attributes(obj, arrays, known)
-    assert encoded.keys() == {"Own.best", "Mixed.seen", "Own.grid", "table"} and others == ["Own.odd"]
+    assert encoded.keys() == {
+        *("Own.best", "Mixed.seen", "Own.grid", "table", "Own.total", "Own.least")
+    } and others == ["Own.odd"]
     best.clear(), seen.clear(), grid.fill(0)
+    Own.total, Own.least, Own.rate = 0, None, 0.75  # the changed script has another rate
     again = Own()
     plain.put_back(again, encoded, arrays)
     assert (best, seen, grid.tolist()) == ([5], {6}, [7, 7])
+    assert (Own.total, Own.least, Own.rate) == (3, 0.25, 0.75)
     assert Own.best is best and Mixed.seen is seen and Own.grid is grid
     assert again.table == {"of": "the object"} and Mixed.table == {"a": 1}
     plain.put_back(again, {"Gone.best": 1, "Own.gone": 2}, [])  # of another class, which the changed script had

@@ -11,7 +11,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from fdt.blobs import LocalBlobs
-from fdt.job import BatchHooks
+from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import Event
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.service.handlers import StreamBroken
@@ -84,7 +84,7 @@ def answered(kind: type, hooks: BatchHooks, rule: Any, blobs: LocalBlobs) -> Han
         known_blob(blobs.directory)  # the case before may have dropped it
         job = _served_job(rule, hooks, blobs)
         service = Answers(job, WORKERS, lambda event: None, applier=NumpyApplier([np.zeros(3, np.float32)]))
-        service.start_epoch(0, None)
+        service.start_epoch(0, State())
         raws = [raw for _, raw in frames(data)]
         hello = pb.ToServer.FromString(raws[0] if raws else b"").hello
         stream = WorkerStream(service, hello, blobs.directory)

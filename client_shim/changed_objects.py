@@ -23,7 +23,8 @@ from client_shim.script_reads import Reads, step_reads
 from fdt.errors import REMEDY, CaptureError, NeedsReplica
 
 _PLAIN = (bool, int, float, complex, str, bytes, enum.Enum, np.generic, range)
-_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_MUTABLE = (dict, list, set, deque)
+_CONTAINERS = (*_MUTABLE, tuple, frozenset)
 _ITEMS = 10_000  # of a container that are compared
 
 
@@ -196,7 +197,7 @@ def _traced_values(code: Iterable[tuple[Any, Reads]]) -> dict[str, str]:
 def _changes(reads: Reads, name: str, value: Any) -> bool:
     """Return whether code changes a value that it reads."""
     last = name.rpartition(".")[2]
-    return last in reads.stored or (f"{last}[]" in reads.stored and isinstance(value, _CONTAINERS))
+    return last in reads.stored or (f"{last}[]" in reads.stored and isinstance(value, _MUTABLE))
 
 
 def _plain(value: Any, keys: set[str], depth: int = 3) -> str:

@@ -232,7 +232,8 @@ def _names(code: CodeType) -> _CodeNames:
     strings, imported = set[str](), set[str]()
     for each in _with_inner(code):
         chain: tuple[str, ...] = ()
-        names, changes = set[str](), False
+        names, changes, loaded = set[str](), False, ("", "")  # `loaded`: locals of the two instructions before
+        fresh = _fresh(each)
         strings |= {constant for constant in each.co_consts if isinstance(constant, str)}
         for instruction in dis.get_instructions(each):
             kind, argument = instruction.opname, instruction.argval
@@ -248,11 +249,25 @@ def _names(code: CodeType) -> _CodeNames:
                 stored.add(argument)
             if kind == "IMPORT_NAME":
                 imported.add(argument)
-            changes |= kind == "STORE_SUBSCR" or (kind in _ATTRIBUTES and argument in _CHANGES)
+            changes |= kind == "STORE_SUBSCR" and loaded[0] not in fresh  # the container, then the key
+            changes |= kind in _ATTRIBUTES and argument in _CHANGES and loaded[1] not in fresh
+            loaded = loaded[1], argument if kind == "LOAD_FAST" else ""
         parameters = each.co_varnames[: each.co_argcount + each.co_kwonlyargcount]  # a partial gives them values
         stored |= {f"{name}[]" for name in {*names, *each.co_freevars, *parameters}} if changes else set()
     found = (frozenset(read), frozenset(chains), frozenset(attributes), frozenset(stored))
     return _CodeNames(*found, frozenset(strings), frozenset(imported))
+
+
+def _fresh(code: CodeType) -> set[str]:
+    """Return the local variables that are only ever a new container: to change it changes nothing of the script's."""
+    found, other, before = set[str](), set[str](), ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _PASSED_OVER:
+            continue
+        if instruction.opname == "STORE_FAST":
+            (found if before in ("BUILD_LIST", "BUILD_MAP", "BUILD_SET") else other).add(instruction.argval)
+        before = instruction.opname
+    return found - other - {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:

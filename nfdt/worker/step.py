@@ -243,7 +243,8 @@ class GradientStep:
 
 @tf.autograph.experimental.do_not_convert
 def _value(log: Any) -> Any:
-    return tensor_variable(log).read_value() if hasattr(log, "assign") else log
+    variable = tensor_variable(log)
+    return variable.read_value() if isinstance(variable, tf.Variable) else log  # an element of one has `assign`, too
 
 
 def samples_of(batch: Any) -> int:

@@ -159,9 +159,21 @@ def counted_in(x, calls):
 
 
 def local_list(x):
-    rows = []
+    rows, by_name = [], {}
     rows.append(x)
-    return rows[0]
+    by_name["x"] = rows[0]
+    return by_name["x"]
+
+
+class Blocks(Scale):
+    def __init__(self):
+        self.blocks, self.sizes = [scaled, scaled], (1, 2)
+
+    def __call__(self, x):
+        outs = []
+        for block in self.blocks[: self.sizes[0]]:
+            outs.append(block(x))
+        return outs[-1]
 
 
 @FLAVORS
@@ -169,7 +181,7 @@ def test_an_eager_step_that_changes_values_of_the_script_is_refused_on_one_worke
     for activation in (counted, Counting(), functools.partial(counted_in, calls=[])):
         with pytest.raises(NeedsReplica, match=r"runs the Python code of [cC]ount\w+ \(test_eager_steps\.py:\d+\)"):
             refuse_in_eager_steps(call_of(model_of(keras, activation, eager=True)), trained=False, divided=False)
-    for activation in (scaled, Scale(), local_list):
+    for activation in (scaled, Scale(), local_list, Blocks()):
         refuse_in_eager_steps(call_of(model_of(keras, activation, eager=True)), trained=False, divided=False)
 
 

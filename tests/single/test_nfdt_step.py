@@ -364,6 +364,7 @@ def test_rows_of_an_embedding_that_are_added_are_known_where_the_optimizer_takes
         (lambda model: tf.reduce_sum(model.layers[0].kernel), "kernel"),
         (lambda model: model.optimizer.iterations, "iteration"),
         (lambda model: model.optimizer.iterations.value, "iteration"),
+        (lambda model: model.layers[0].bias[0], "bias"),
     ],
 )
 def test_variables_that_a_step_reads_behind_the_update_are_known(log, name):

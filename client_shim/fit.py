@@ -81,7 +81,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
         divided = divides_batches(run) and not is_on(run.settings.options, "allow_inexact")
         refuse_in_eager_steps(call, trained=run.fits > 0, divided=divided)  # to build traces the code, which may fail
         if not call.flavor.built(call.model):
-            build(call, _traced_spec(captured), trained=run.fits > 0)
+            build(call, _traced_spec(call, captured), trained=run.fits > 0)
         if not call.model.trainable_variables:
             return call.local()
         code = step_code(call)
@@ -207,9 +207,13 @@ def started(remote: Remote, feeder: "Feeder | None", *, trained: bool, starts_ov
         raise NeedsReplica(reason, reason, trained=False) from None
 
 
-def _traced_spec(captured: Captured) -> Any:
+def _traced_spec(call: FitCall, captured: Captured) -> Any:
+    """Return the specs of a batch, with the rows for which Keras traces a step where layers are not built."""
     data, batch = captured.train, captured.facts.batch
-    return traced_spec(captured.spec, data.rows, batch) if isinstance(data, ArrayData) and batch else captured.spec
+    built = all(layer.built for layer in call.model._flatten_layers())
+    if built or not isinstance(data, ArrayData) or not batch:
+        return captured.spec
+    return traced_spec(captured.spec, data.rows, batch)
 
 
 def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[], Any]:

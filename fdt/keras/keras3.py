@@ -16,7 +16,7 @@ _BOUND = ("build", "quantize")  # created by Layer.__new__
 _OF_FIT = ("history", "_eval_epoch_iterator", "stop_training", "stop_evaluating", "stop_predicting")
 _OF_LAYERS = (*_BOUND, *_OF_FIT)
 _CACHES = ("_exclude_from_weight_decay_cache",)
-_UNSET = ("is_gptq_calibrated", "is_awq_calibrated")  # load_weights sets them to False, as which they are read before
+_UNSET = ("is_gptq_calibrated", "is_awq_calibrated")  # load_weights adds them as False, which they mean before
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
 
 

@@ -34,6 +34,7 @@ from client_shim.validation import QUEUES, ClientValidation
 from client_shim.watched import watched_list
 from fdt.errors import NeedsReplica, WorkerError
 from fdt.job import ArrayData, BatchHooks, FeedData, GraphData, is_on
+from fdt.keras import are_layers_built
 from fdt.rpc.session_pb2 import Ready
 from fdt.signals import held_back
 from fdt.trainable import Trainable
@@ -210,8 +211,7 @@ def started(remote: Remote, feeder: "Feeder | None", *, trained: bool, starts_ov
 def _traced_spec(call: FitCall, captured: Captured) -> Any:
     """Return the specs of a batch, with the rows for which Keras traces a step where layers are not built."""
     data, batch = captured.train, captured.facts.batch
-    built = all(layer.built for layer in call.model._flatten_layers())
-    if built or not isinstance(data, ArrayData) or not batch:
+    if are_layers_built(call.model) or not isinstance(data, ArrayData) or not batch:
         return captured.spec
     return traced_spec(captured.spec, data.rows, batch)
 

@@ -3,6 +3,7 @@
 import contextlib
 import dis
 import functools
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -233,12 +234,12 @@ def _names(code: CodeType) -> _CodeNames:
     for each in _with_inner(code):
         chain: tuple[str, ...] = ()
         names, changes, loaded = set[str](), False, ("", "")  # `loaded`: locals of the two instructions before
-        fresh = _fresh(each)
+        instructions = [i for i in dis.get_instructions(each) if i.opname not in _PASSED_OVER]
+        parameters = set(each.co_varnames[: each.co_argcount + each.co_kwonlyargcount])  # a partial gives them values
+        fresh = _fresh(instructions) - parameters
         strings |= {constant for constant in each.co_consts if isinstance(constant, str)}
-        for instruction in dis.get_instructions(each):
+        for instruction in instructions:
             kind, argument = instruction.opname, instruction.argval
-            if kind in _PASSED_OVER:
-                continue
             chain = (argument,) if kind in _GLOBALS else (*chain, argument) if kind in _ATTRIBUTES and chain else ()
             if kind in _GLOBALS or kind in _ATTRIBUTES:
                 names.add(argument)
@@ -252,22 +253,18 @@ def _names(code: CodeType) -> _CodeNames:
             changes |= kind == "STORE_SUBSCR" and loaded[0] not in fresh  # the container, then the key
             changes |= kind in _ATTRIBUTES and argument in _CHANGES and loaded[1] not in fresh
             loaded = loaded[1], argument if kind == "LOAD_FAST" else ""
-        parameters = each.co_varnames[: each.co_argcount + each.co_kwonlyargcount]  # a partial gives them values
         stored |= {f"{name}[]" for name in {*names, *each.co_freevars, *parameters}} if changes else set()
     found = (frozenset(read), frozenset(chains), frozenset(attributes), frozenset(stored))
     return _CodeNames(*found, frozenset(strings), frozenset(imported))
 
 
-def _fresh(code: CodeType) -> set[str]:
-    """Return the local variables that are only ever a new container: to change it changes nothing of the script's."""
-    found, other, before = set[str](), set[str](), ""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _PASSED_OVER:
-            continue
+def _fresh(instructions: Iterable[dis.Instruction]) -> set[str]:
+    """Return the local variables that are set to new containers alone: to change these changes nothing of others."""
+    found, other = set[str](), set[str]()
+    for before, instruction in itertools.pairwise(instructions):
         if instruction.opname == "STORE_FAST":
-            (found if before in ("BUILD_LIST", "BUILD_MAP", "BUILD_SET") else other).add(instruction.argval)
-        before = instruction.opname
-    return found - other - {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+            (found if before.opname in ("BUILD_LIST", "BUILD_MAP", "BUILD_SET") else other).add(instruction.argval)
+    return found - other
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:

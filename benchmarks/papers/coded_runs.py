@@ -80,7 +80,7 @@ def others(nodes: int) -> list[tuple[str, int]]:
 def runs(quick: bool) -> Iterator[Run]:
     """Steps first, which take moments; then the trainings of one seed, then the other seeds.
 
-    The CNN's trainings take up to twenty minutes each: it has the other seeds on ten nodes alone.
+    The CNN's trainings take up to twenty minutes each: it has the other seeds where SEEDED has them.
     """
     if quick:
         yield from (*steps(CELLS[3], (2, 3)), *trainings(CELLS[3], 0, (2,)))

@@ -142,6 +142,11 @@ def is_of_keras(flavor: Flavor, model: Model, *names: str) -> bool:
     return all(getattr(kind, name) is getattr(keras_kind, name) and name not in vars(model) for name in names)
 
 
+def are_layers_built(model: Model) -> bool:
+    """Return whether a model and all its layers have their variables."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
 NAMES = ("keras", "tf_keras")
 
 

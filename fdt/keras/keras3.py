@@ -7,7 +7,17 @@ import keras
 import tensorflow as tf
 
 from fdt.compat.keras3 import DynamicBackend, KerasSaveable, Operation, pythonify_logs, tracking
-from fdt.keras import Apply, all_variables, attribute, is_of_keras, natives, pickling, refuse_strategy, unique
+from fdt.keras import (
+    Apply,
+    all_variables,
+    are_layers_built,
+    attribute,
+    is_of_keras,
+    natives,
+    pickling,
+    refuse_strategy,
+    unique,
+)
 from fdt.keras.variables import KerasBase, build_as_a_step, trace_step, trace_unbuilt
 from fdt.typing import Model, Optimizer, Variable
 
@@ -83,7 +93,7 @@ class Keras3(KerasBase):
 
     def build(self, model: Model, spec: Any) -> None:
         dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec) if each is not None)
-        quick = dense and all(layer.built for layer in model._flatten_layers())  # layers may read shapes of a step
+        quick = dense and are_layers_built(model)  # layers may read shapes of a step
         if quick and is_of_keras(self, model, "train_step"):  # Keras takes sparse tensors for dense ones here
             rows = _fixed_batch(model, spec) or 2
             with _built_as_a_step(model):

@@ -33,8 +33,6 @@ from nfdt.model.shards import check_splittable
 from nfdt.model.variables import count_of, is_schedule, is_sgd
 from nfdt.options import Options
 
-REPLICA = "`--capture replica` runs the script on every worker"
-
 
 def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool) -> int:
     """Return the number of lanes per worker: 1, or 2 to overlap. Every process of a job computes the same number.
@@ -206,7 +204,12 @@ def check_logs(trainable: Trainable, logs: Any) -> None:
         return
     if arrays := [name for name, value in flat_logs(logs).items() if not is_number(value)]:
         reason = f"{type(model).__name__}.train_step returns {arrays[0]!r}, which is not one number"
-        raise NeedsReplica(f"{reason}; {REPLICA}", reason)
+        raise needs_replica(reason)
+
+
+def needs_replica(reason: str) -> NeedsReplica:
+    """Return the error of a training step that workers cannot send."""
+    return NeedsReplica(f"{reason}; `--capture replica` runs the script on every worker", reason)
 
 
 def _python_state(rate: Any) -> str:

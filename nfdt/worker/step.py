@@ -14,13 +14,12 @@ import tensorflow as tf
 
 from client_shim.summed_state import SummedState, watched_states
 from fdt.data.source import leading
-from fdt.errors import NeedsReplica
 from fdt.keras.variables import assignments, is_loss_scaled, moving_averages, read_behind, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.settings import REPLICA, check_logs
+from nfdt.model.settings import check_logs, needs_replica
 from nfdt.model.shards import Changed, Ownership, change_of, own, pushed_others
 from nfdt.model.variables import clipped, current_rate, momentum_of, takes_rows_alone, unscaled
 from nfdt.transport import Weights, WorkerGradient
@@ -195,7 +194,7 @@ class GradientStep:
         if len(applied) != 1 or within:
             count = f"train_step applies gradients {len(applied)} times, and a server applies those of one optimizer"
             reason = WITHIN if within else count
-            raise NeedsReplica(f"{reason}; {REPLICA}", reason, trained=False)
+            raise needs_replica(reason)
         reads = self._read_behind(graph, before_update)
         self._refuse_own_updates(assigned)
         present, gradients, adds_rows = self._in_order(*applied[0])
@@ -223,7 +222,7 @@ class GradientStep:
         own = [getattr(v, "path", v.name) for v in updated if tensor_variable(v).ref() in assigned]
         if own:
             reason = f"train_step assigns {own[0]!r} itself, and only a server updates it"
-            raise NeedsReplica(f"{reason}; {REPLICA}", reason, trained=False)
+            raise needs_replica(reason)
 
     def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor], bool]:
         """Return the positions of the weights that have a gradient, the gradients, and TracedGradient.adds_rows."""
@@ -232,7 +231,7 @@ class GradientStep:
         foreign = [v.name for v, g in pairs if g is not None and id(tensor_variable(v)) not in position]
         if foreign:
             reason = f"train_step trains {foreign[0]!r}, which is no weight of the model"
-            raise NeedsReplica(f"{reason}; {REPLICA}", reason, trained=False)
+            raise needs_replica(reason)
         by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
         present = sorted(by_position)
         alone = takes_rows_alone(self._model.optimizer, self._trainable.flavor.name)

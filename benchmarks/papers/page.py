@@ -23,8 +23,7 @@ HEAD = """# The source documents, measured
 
 Every experiment of the five source documents. `make papers` runs them, `make papers ARGS="A1"` one of them. Times are
 those of the simulated clock where nothing else is said. No rate and no option was chosen on test rows, but for three
-bounds and baselines, in their favor: the rate of ASGD for E's CNN, and one machine's best epoch in D6 and D7;
-and for the rate of B1, B4 and B8.
+bounds and baselines, in their favor: the rate of ASGD for E's CNN, and one machine's best epoch in D6 and D7.
 """
 
 

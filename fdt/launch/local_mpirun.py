@@ -33,7 +33,8 @@ if __name__ == "__main__":
 
 from fdt.security import TcpSocket, own_sockets, tcp_sockets
 
-POLLS_S = 0.002, 0.05, 0.5  # until mpirun listens, until START_S, and then until all ranks have connected
+# Until mpirun listens; until START_S, below the 0.2 s after which a held call is repeated; until all ranks have connected
+POLLS_S = 0.002, 0.1, 0.5
 START_S = 30.0
 STRANGER = "a process of another user connected to mpirun's port before it was filtered, so the run was ended"
 UNFILTERED = "mpirun's ports are not filtered, other users of this machine and of its network can reach them"

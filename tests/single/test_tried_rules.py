@@ -103,3 +103,26 @@ def test_group_sync_by_drift_divides_the_rate_by_steps_that_the_weights_have_mov
             sent, shared, mine[each] = rule.pull(shared, mine[each], weights, Hyper(each, ETA, 0.0))
             assert (sent is None) == (number == 0)
     assert min(scales) < 0.3  # several updates came between a pull and its push
+
+
+def test_a_ramp_lets_twice_as_many_workers_compute_after_each_of_its_parts():
+    made = algorithms.make(f"{FOLDER / 'concurrency_ramp'}.py(first=1, pushes=2, algorithm='asgd')")
+    weights = [np.zeros(2)]
+    shared, mine = made.init(weights, 4)
+
+    def computes(worker):
+        nonlocal shared
+        sent, shared, _ = made.pull(shared, mine, weights, Hyper(worker, ETA, MU))
+        return sent is not None
+
+    def push(worker):
+        nonlocal shared
+        _, shared, _ = made.push(shared, mine, weights, Push(worker, [np.ones(2)], 0.0, 1.0, ETA, MU, weights))
+
+    assert [computes(worker) for worker in range(4)] == [True, False, False, False]
+    push(0)
+    assert [computes(worker) for worker in (1, 0)] == [True, False]
+    push(1)
+    assert [computes(worker) for worker in range(4)] == [True, True, False, False]
+    shared = made.leave(shared, mine, 0)
+    assert [computes(worker) for worker in (2, 3)] == [True, False]

@@ -50,7 +50,7 @@ class Remote:
         self._feeder: Feeder | None = None
         self._model = trainable.model_arrays()  # the workers' values as of the last message
         self._optimizer = trainable.optimizer_arrays()
-        self._epoch, self._running, self._ended = 0, False, False
+        self._epoch, self._has_begun, self._running, self._ended = 0, False, False, False
         self._extra: dict[str, float] = {}
         self._of_states: list[str] | None = None  # logs that Keras computes here, from states; None: not known yet
         self._metrics: list[Array] = []  # as the workers have them in this epoch
@@ -84,7 +84,8 @@ class Remote:
     def epoch_begins(self, epoch: int) -> None:
         """Reset the state of the epoch and report its beginning."""
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
-        self._metrics = self._trainable.metric_arrays()
+        trainable, self._has_begun, has_begun = self._trainable, True, self._has_begun
+        self._metrics = trainable.metric_arrays() if has_begun else trainable.new_metric_arrays()
         self._reporters.epoch_begin(epoch)
 
     def step_done(self) -> None:

@@ -33,7 +33,7 @@ if __name__ == "__main__":
 
 from fdt.security import TcpSocket, own_sockets, tcp_sockets
 
-# Until mpirun listens; until START_S, below the 0.2 s after which a held call is repeated; until all ranks have connected
+# Until mpirun listens; until START_S, less than the 0.2 s after which a held call is repeated; until all have connected
 POLLS_S = 0.002, 0.1, 0.5
 START_S = 30.0
 STRANGER = "a process of another user connected to mpirun's port before it was filtered, so the run was ended"

@@ -36,7 +36,7 @@ class Feeder:
         blobs: The shared memory that the batches are written to.
         job: The job's id.
         first: Number of the first epoch to send; batches of earlier epochs are drawn and discarded.
-        steps: Steps of an epoch; None: the workers read to its end.
+        steps: Returns the steps of an epoch; None: the workers read to its end.
     """
 
     def __init__(
@@ -47,10 +47,11 @@ class Feeder:
         blobs: Blobs,
         job: str,
         first: int = 0,
-        steps: int | None = None,
+        steps: Callable[[int], int | None] = lambda epoch: None,
     ) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
         self._first, self._steps = first, steps
+        self.ran_out = False  # within an epoch of known steps: Keras did not know the length of the data
         self._ended = -1  # the last epoch whose end the client has heard of
         self._over = -1.0  # the last epoch that was drawn to its end; infinite: the thread has ended
         self._allowed: dict[int, int] = {}
@@ -83,7 +84,8 @@ class Feeder:
         with self._changed:
             self._ended = epoch
             self._changed.notify_all()
-            if self._steps is not None and self._allowed.get(epoch, 0) > self._steps:
+            steps = self._steps(epoch)
+            if steps is not None and self._allowed.get(epoch, 0) > steps:
                 self._changed.wait_for(lambda: self._over >= epoch)
 
     def stop(self) -> None:
@@ -116,11 +118,12 @@ class Feeder:
         if epoch < self._first:
             return all(not self._stopped for _ in batches)
         self._drawn(epoch - 1)  # also where it was discarded
-        index = 0
+        index, steps = 0, self._steps(epoch)
         while self._may_send(epoch, index):
-            last = index == self._steps  # which is known before its end is drawn
+            last = index == steps  # which is known before its end is drawn
             batch = None if last else next(batches, None)
             if batch is None:
+                self.ran_out |= steps is not None and index < steps
                 self._send(FeedBatch(name=self._name, epoch=epoch, index=index, end=True))
                 if last:
                     if not self._may_end(epoch):

@@ -154,6 +154,7 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
         with run.preemption.training(), orders.watched():
             history = _loop(fit, remote, validation, ready.steps_per_epoch, feeder)
             remote.finish()
+            unknown_length.note_end(run, fit.call, feeder)
             if fit_checkpoints is not None:
                 fit_checkpoints.finished()
         return history

@@ -91,11 +91,15 @@ class FeedData:
         name: The feed's name.
         steps: Batches of an epoch; -1: until the data end.
         spec: The pickled `element_spec`.
+        length: Batches of a pass, at whose end Keras ends the epoch; 0: Keras does not know them.
+        first_epoch: The epoch with which the first pass begins.
     """
 
     name: str
     steps: int
     spec: BlobRef = field(default_factory=BlobRef)
+    length: int = 0
+    first_epoch: int = 0
 
 
 Data = ArrayData | GraphData | FeedData

@@ -1,5 +1,6 @@
 """Capture of the data that `fit` was given, as the data of a job."""
 
+import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -71,9 +72,10 @@ class Captured:
         if self.feed is None:
             return None
         from client_shim.feed import Feeder
+        from fdt.data.epochs import fed
 
         assert isinstance(self.train, FeedData)
-        return Feeder(FEED, self.feed.epochs, talk, blobs, job, first, max(self.train.steps, 0) or None)
+        return Feeder(FEED, self.feed.epochs, talk, blobs, job, first, functools.partial(fed, self.train))
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def _capture_training(flavor: str, blobs: Blobs, side: FitData, validation: FitV
         from client_shim.capture import feeds
 
         feed = feeds.plan(flavor, side)
-        taken = _fed(feed, blobs, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
+        taken = _fed(feed, blobs, side.initial_epoch, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
     refs = _refs(taken.data)
     return Captured(taken.data, None, validation.data, taken.spec, taken.facts, refs, feed, in_turn)
 
@@ -239,8 +241,9 @@ def _mapped_by_client(x: Any) -> str:
     return datasets.mapped_by_client(x)
 
 
-def _fed(feed: "FeedPlan", blobs: Blobs, note: str, mapped: str) -> _CapturedSide:
-    data = FeedData(FEED, -1 if feed.steps is None else feed.steps, blobs.put(cloudpickle.dumps(feed.spec)))
+def _fed(feed: "FeedPlan", blobs: Blobs, first: int, note: str, mapped: str) -> _CapturedSide:
+    spec = blobs.put(cloudpickle.dumps(feed.spec))
+    data = FeedData(FEED, -1 if feed.steps is None else feed.steps, spec, feed.length, first)
     return _CapturedSide(data, feed.spec, Facts("sent by the client", None, None, feed.steps, 0, note, mapped))
 
 

@@ -26,6 +26,7 @@ class FeedPlan:
         epochs: Yields each epoch's number and its batches.
         spec: TypeSpec structure of a batch.
         steps: Steps of an epoch; None while unknown.
+        length: Batches of a pass, at whose end Keras 3 ends the epoch; 0 where it does not know them.
         draw_ahead: Draws and discards the batches that an undivided `fit` or validation has prefetched at its end, so
             that the generator is at the same position when the next one begins.
         ran_out: Returns whether the data have ended within an epoch, after which tf_keras trains no further one.
@@ -34,6 +35,7 @@ class FeedPlan:
     epochs: Epochs
     spec: Any
     steps: int | None
+    length: int
     draw_ahead: Callable[[], None]
     ran_out: Callable[[], bool] = lambda: False
 
@@ -117,7 +119,8 @@ def _of_epoch_iterator(loop: Any, first: int, last: int) -> FeedPlan:
     def draw_ahead() -> None:
         _draw(loop._current_iterator, ahead)
 
-    return FeedPlan(epochs, loop._distributed_dataset.element_spec, loop.num_batches, draw_ahead)
+    spec, length = loop._distributed_dataset.element_spec, loop.data_adapter.num_batches or 0
+    return FeedPlan(epochs, spec, loop.num_batches, length, draw_ahead)
 
 
 def _tf_keras(arguments: FitData) -> FeedPlan:
@@ -159,7 +162,7 @@ def _of_data_handler(loop: Any) -> FeedPlan:
         _draw(iterators[0], ahead)
 
     spec, steps = loop._dataset.element_spec, loop.inferred_steps
-    return FeedPlan(epochs, spec, steps, draw_ahead, lambda: loop._insufficient_data)
+    return FeedPlan(epochs, spec, steps, 0, draw_ahead, lambda: loop._insufficient_data)
 
 
 class _MadeWhenRead:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fdt.job import FeedData
+
 Rows = npt.NDArray[np.int64]
 
 
@@ -74,6 +76,13 @@ class Epochs:
             spans.append(Span(self.first + done, part, count))
             begin += count
         return spans
+
+
+def fed(data: FeedData, epoch: int) -> int | None:
+    """Return the steps of an epoch of batches that the client draws; None: until they end."""
+    if data.steps > 0 and data.length:
+        return Epochs(data.length, data.steps, data.first_epoch).count(epoch)
+    return data.steps if data.steps > 0 else None
 
 
 def iterators_before(data_pass: int, batches: int, steps: int, boundary: EpochBoundary) -> int:

@@ -106,11 +106,11 @@ class FeedSource:
     def __init__(self, data: FeedData, feed: Feed, blobs: Blobs, first: int) -> None:
         self.element_spec = cloudpickle.loads(blobs.get(data.spec))
         self.steps = data.steps if data.steps > 0 else None
-        self._feed, self._first = feed, first
+        self._data, self._feed, self._first = data, feed, first
 
     def count(self, epoch: int) -> int | None:
-        """Implement Source. The client's data may end before."""
-        return self.steps
+        """Implement Source. The client's data may end before, where Keras does not know their length."""
+        return epochs.fed(self._data, epoch)
 
     def first_batch(self) -> Batch:
         """Implement Source."""

@@ -58,14 +58,18 @@ class GraphData(_message.Message):
     def __init__(self, graph: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., constants: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., spec: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., cardinality: _Optional[int] = ..., seed: _Optional[int] = ..., divided_rows: _Optional[int] = ..., iterators: _Optional[int] = ...) -> None: ...
 
 class FeedData(_message.Message):
-    __slots__ = ("name", "steps", "spec")
+    __slots__ = ("name", "steps", "spec", "length", "first_epoch")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     steps: int
     spec: _tensor_pb2.BlobRef
-    def __init__(self, name: _Optional[str] = ..., steps: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    length: int
+    first_epoch: int
+    def __init__(self, name: _Optional[str] = ..., steps: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., length: _Optional[int] = ..., first_epoch: _Optional[int] = ...) -> None: ...
 
 class Data(_message.Message):
     __slots__ = ("arrays", "graph", "feed")

@@ -248,6 +248,24 @@ def test_a_closed_feed_wakes_who_waits(blobs):
         feed.take(0, 0)
 
 
+@pytest.mark.parametrize("begun", [0, 1])
+def test_epochs_end_with_data_whose_length_keras_knows(blobs, begun):
+    """The batches of three rows and one: a pass of four, three steps an epoch, which one of a resumed `fit` begins."""
+    captured = capture_data("keras", blobs, Sequence(), steps_per_epoch=3, epochs=5, initial_epoch=1)
+    counts = [open_source(captured.train, FitArguments(initial_epoch=1 + begun), blobs, 0, training=True, feed=Feed(
+        FEED, blobs, lambda _: None)).count(epoch) for epoch in range(1, 5)]  # fmt: skip
+    assert len(Sequence()) == 4 and counts == [3, 1, 3, 1]
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_generator_that_runs_out_within_an_epoch_is_noted(blobs):
+    captured = capture_data("keras", blobs, ((X, X) for _ in range(3)), steps_per_epoch=2, epochs=2)
+    line = Line(blobs, captured)
+    assert len(firsts(line.sources[0], 0)) == 2 and not line.feeder.ran_out
+    assert len(firsts(line.sources[0], 1)) == 1 and line.feeder.ran_out
+    line.feeder.stop()
+
+
 def test_none_for_weights_is_as_if_there_were_none(blobs):
     def three():
         for _ in range(3):

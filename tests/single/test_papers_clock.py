@@ -82,7 +82,7 @@ def test_the_mean_against_asgd_is_over_the_nodes_where_it_reached_the_mark():
     assert nodes == [2, 4]
     assert share == pytest.approx(100 * ((1 - 20 / 10) + (1 - 20 / 30)) / 2)
     assert coded_nodes.percent((share, nodes), cell, " than ASGD") == "33.3 % more than ASGD at 2, 4 nodes"
-    rows = coded_nodes.table(results, coded_nodes.BEST, "", ".3g").rows
+    rows = coded_nodes.table(results, coded_nodes.BEST, "", ".3g", [cell]).rows
     assert [row[2] for row in rows] == ["10", "30", "-", "not reached", "-"]
 
 

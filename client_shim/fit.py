@@ -223,7 +223,7 @@ def _program_check(call: FitCall, digest: str, *, trained: bool) -> Callable[[],
     def check() -> Callable[[], Any] | None:
         if call.flavor.steps_per_execution(call.model) == at_once:  # tf_keras writes it during an epoch
             with unreplaced(call.model):
-                refuse_changed(call, digest, "before the first", trained=trained)
+                refuse_changed(call, digest, "before the first step", trained=trained)
         return eager_check(call)
 
     return check

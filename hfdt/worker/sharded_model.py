@@ -190,7 +190,8 @@ class ShardedModel:
 
     def _weighed(self, number: Any, summed: bool) -> Tensor:
         """Return a number of the last step as this rank's addend to the global one, a sum or a mean over samples."""
-        value = tf.cast(number, tf.float64)
+        # tf.cast makes a float32 of a Python number first; tf_keras's logs are such numbers.
+        value = tf.constant(number, tf.float64) if isinstance(number, float) else tf.cast(number, tf.float64)
         _, mine, total = tf.unstack(self.counted)
         if summed:
             return tf.where(mine > 0, value, tf.zeros_like(value))

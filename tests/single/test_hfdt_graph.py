@@ -132,3 +132,13 @@ def test_buckets_are_full_or_the_last_and_one_without_tensors_is_there_for_what_
     assert buckets(tensors, 20) == [[4, 3], [2], [1, 0]]
     assert buckets(tensors, 0) == buckets(tensors, 1 << 20) == [[4, 3, 2, 1, 0]]
     assert buckets([], 20) == [[]]
+
+
+def test_numbers_of_python_that_a_step_returns_keep_their_digits():
+    """Keras 3 hands over tensors, and tf_keras numbers."""
+    model = ShardedModel.__new__(ShardedModel)
+    model.counted = tf.constant([0, 3, 4])
+    for number in (1.4500414239683, np.float64(1.4500414239683), tf.constant(1.4500414239683, tf.float64)):
+        assert float(model._weighed(number, summed=True)) == 1.4500414239683
+        assert float(model._weighed(number, summed=False)) == 1.4500414239683 * 0.75
+    assert float(model._weighed(7, summed=True)) == 7

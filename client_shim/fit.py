@@ -139,7 +139,9 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
     first = fit_checkpoints.first if fit_checkpoints is not None else fit.call.arguments["initial_epoch"] or 0
     orders = RowOrders(run, fit.call, fit.captured)
     orders.begin_at(first)
-    remote = Remote(job, fit.trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check, orders)
+    remote = Remote(
+        job, fit.trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption, check, orders, run.engine
+    )
     validation = ClientValidation(fit.call, fit.captured, first)
     if fit.captured.in_turn:
         validation.skip()  # before the feeder draws
@@ -148,9 +150,7 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
         ready = started(remote, feeder, trained=trained, starts_over=run.settings.starts_over)
         if fit_checkpoints is not None and ready.suspendable:
             fit_checkpoints.expect_commits()
-        for note in _notes(fit, ready):
-            run.reporters.note(note)
-        run.reporters.job(summarize(fit, ready.steps_per_epoch))
+        _report(fit, ready)
         with run.preemption.training(), orders.watched():
             history = _loop(fit, remote, validation, ready.steps_per_epoch, feeder)
             remote.finish()
@@ -172,6 +172,12 @@ def _converse(fit: CapturedFit, talk: "Conversation") -> Any:
         run.reporters.job_end()
         if feeder is not None:
             feeder.stop()  # raises the error of the script's own data, the cause of all others
+
+
+def _report(fit: CapturedFit, ready: Ready) -> None:
+    for note in _notes(fit, ready):
+        fit.run.reporters.note(note)
+    fit.run.reporters.job(summarize(fit, ready.steps_per_epoch))
 
 
 def _notes(fit: CapturedFit, ready: Ready) -> list[str]:

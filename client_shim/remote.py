@@ -41,8 +41,9 @@ class Remote:
         preemption: Preemption | None = None,
         check_program: Callable[[], Any] = lambda: None,
         orders: RowOrders | None = None,
+        engine: str = "",
     ) -> None:
-        self._fit_checkpoints, self._orders = fit_checkpoints, orders
+        self._fit_checkpoints, self._orders, self._begins = fit_checkpoints, orders, engine == "hfdt"
         self._preemption = preemption or Preemption()
         self._suspendable = self._suspends = False
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
@@ -50,7 +51,7 @@ class Remote:
         self._feeder: Feeder | None = None
         self._model = trainable.model_arrays()  # the workers' values as of the last message
         self._optimizer = trainable.optimizer_arrays()
-        self._epoch, self._has_begun, self._running, self._ended = 0, False, False, False
+        self._epoch, self._running, self._ended = 0, False, False
         self._extra: dict[str, float] = {}
         self._of_states: list[str] | None = None  # logs that Keras computes here, from states; None: not known yet
         self._metrics: list[Array] = []  # as the workers have them in this epoch
@@ -84,8 +85,9 @@ class Remote:
     def epoch_begins(self, epoch: int) -> None:
         """Reset the state of the epoch and report its beginning."""
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
-        trainable, self._has_begun, has_begun = self._trainable, True, self._has_begun
-        self._metrics = trainable.metric_arrays() if has_begun else trainable.new_metric_arrays()
+        self._metrics, begins, self._begins = self._trainable.metric_arrays(), self._begins, False
+        if begins and all(array.dtype.kind in "biuf" and np.isfinite(array).all() for array in self._metrics):
+            self._metrics = [np.zeros_like(array) for array in self._metrics]  # ranks go on from what a reset keeps
         self._reporters.epoch_begin(epoch)
 
     def step_done(self) -> None:

@@ -17,6 +17,10 @@ UPDATES = (
     "the length of the data is unknown: on one machine Keras counts an update too many at the end of the data, which "
     "affects schedules and Adam's bias correction; the server counts no such update"
 )
+ENDED = (
+    "the data end within an epoch of steps_per_epoch batches: on one machine Keras counts an update too many there, "
+    "which affects schedules and Adam's bias correction; the server counts no such update"
+)
 ROWS = (
     "the length of the data is unknown and their batches have a static size: on one machine the loss in Keras's logs "
     "is a mean over one batch too many, of loss 0"
@@ -51,7 +55,7 @@ def note_end(run: ScriptRun, call: FitCall, feeder: "Feeder | None") -> None:
     """Note that the script's batches ended within an epoch of `steps_per_epoch`, where Keras's count is another."""
     ended = feeder is not None and feeder.ran_out and has_one_machines_numbers(run)
     if ended and run.engine == "nfdt" and _counts_a_failed_step(call):
-        run.reporters.note(UPDATES)
+        run.reporters.note(ENDED)
 
 
 def _counts_a_failed_step(call: FitCall) -> bool:

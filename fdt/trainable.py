@@ -51,21 +51,6 @@ class Trainable:
     def metric_arrays(self) -> list[Array]:
         return read(self.metrics)
 
-    def new_metric_arrays(self) -> list[Array]:
-        """Return the values that a new program's metrics have after the reset that this one's had just now.
-
-        They are its own, or 0 where a reset keeps a value.
-        """
-        now = self.metric_arrays()
-        if not any(np.any(array) for array in now):
-            return now
-        others = [~a if a.dtype == bool else np.where(a == 1, 2, 1).astype(a.dtype) for a in now]
-        self.write_metrics(others)
-        self.model.reset_metrics()
-        kept = [same_bits([a], [b]) for a, b in zip(self.metric_arrays(), others, strict=True)]
-        self.write_metrics(now)
-        return [np.zeros_like(a) if k else a for a, k in zip(now, kept, strict=True)]
-
     def write_model(self, arrays: list[Array]) -> None:
         """Assign the values that are not LEFT_OUT. Raises CaptureError that names the variable that does not fit."""
         self._write([*self.trainable, *self.non_trainable], arrays)

@@ -1,6 +1,5 @@
 """Capture of the data that `fit` was given, as the data of a job."""
 
-import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -72,10 +71,10 @@ class Captured:
         if self.feed is None:
             return None
         from client_shim.feed import Feeder
-        from fdt.data.epochs import fed
+        from fdt.data.epochs import DrawnEpochs
 
         assert isinstance(self.train, FeedData)
-        return Feeder(FEED, self.feed.epochs, talk, blobs, job, first, functools.partial(fed, self.train))
+        return Feeder(FEED, self.feed.epochs, talk, blobs, job, first, DrawnEpochs(self.train))
 
 
 @dataclass(frozen=True)

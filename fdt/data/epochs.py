@@ -78,11 +78,28 @@ class Epochs:
         return spans
 
 
-def fed(data: FeedData, epoch: int) -> int | None:
-    """Return the steps of an epoch of batches that the client draws; None: until they end."""
-    if data.steps > 0 and data.length:
-        return Epochs(data.length, data.steps, data.first_epoch).count(epoch)
-    return data.steps if data.steps > 0 else None
+class DrawnEpochs:
+    """The steps of the epochs of batches that the client draws.
+
+    A pass may be shorter than Keras knows: the data may have lost rows. Keras 3 begins a new pass after that epoch.
+    """
+
+    def __init__(self, data: FeedData) -> None:
+        self._length, self._steps, self._first = data.length, max(data.steps, 0), data.first_epoch
+
+    def count(self, epoch: int) -> int | None:
+        """Return the steps of an epoch; None: until the data end."""
+        if self._steps and self._length:
+            return Epochs(self._length, self._steps, self._first).count(epoch)
+        return self._steps or None
+
+    def over(self, epoch: int, steps: int) -> bool:
+        """Note that the data of an epoch have ended after so many steps. Return whether more were expected."""
+        expected = self.count(epoch)
+        short = expected is not None and steps < expected
+        if short:
+            self._first = epoch + 1
+        return short
 
 
 def iterators_before(data_pass: int, batches: int, steps: int, boundary: EpochBoundary) -> int:

@@ -106,11 +106,11 @@ class FeedSource:
     def __init__(self, data: FeedData, feed: Feed, blobs: Blobs, first: int) -> None:
         self.element_spec = cloudpickle.loads(blobs.get(data.spec))
         self.steps = data.steps if data.steps > 0 else None
-        self._data, self._feed, self._first = data, feed, first
+        self._epochs, self._feed, self._first = epochs.DrawnEpochs(data), feed, first
 
     def count(self, epoch: int) -> int | None:
-        """Implement Source. The client's data may end before, where Keras does not know their length."""
-        return epochs.fed(self._data, epoch)
+        """Implement Source. The client's data may end before, as they may for Keras."""
+        return self._epochs.count(epoch)
 
     def first_batch(self) -> Batch:
         """Implement Source."""
@@ -122,12 +122,15 @@ class FeedSource:
         composite = any(not isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(self.element_spec) if s is not None)
 
         def draw() -> Iterator[tuple[Any, Any]]:
+            steps = 0
             self._feed.begin(epoch)
             for batch in _until_end(lambda index: self._feed.take(epoch, index)):
                 if composite:
                     yield source.cut_batch(_tensors(batch, self.element_spec), rank, size)
                 else:
                     yield _cut(batch, rank, size)
+                steps += 1
+            self._epochs.over(epoch, steps)
 
         spec, share = tf.nest.map_structure(source.open_leaf, self.element_spec), tf.TensorSpec([2], tf.int64)
         whole = tf.data.Dataset.from_generator(draw, output_signature=(spec, share))

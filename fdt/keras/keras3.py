@@ -48,7 +48,22 @@ class Keras3(KerasBase):
         return [v for v in self.non_trainable(model) if id(v) in states]
 
     def optimizer(self, model: Model) -> list[Variable]:
-        return unique([v for optimizer in self.optimizers(model) for v in optimizer.variables])
+        found: list[Optimizer] = []
+        self._add_held(self.optimizers(model), found)
+        return unique([v for optimizer in found for v in optimizer.variables])
+
+    def _add_held(self, value: Any, found: list[Optimizer]) -> None:
+        """Add the optimizers in `value` and those that they hold, whose variables are not among `variables`."""
+        if isinstance(value, self.kinds_of_optimizers):
+            if not any(value is each for each in found):
+                found.append(value)
+                self._add_held(vars(value), found)
+        elif isinstance(value, dict):
+            for _, each in sorted(value.items(), key=lambda item: str(item[0])):
+                self._add_held(each, found)
+        elif isinstance(value, (list, tuple)):
+            for each in value:
+                self._add_held(each, found)
 
     def metrics(self, model: Model) -> list[Variable]:
         return unique(model.metrics_variables)

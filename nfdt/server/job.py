@@ -121,8 +121,8 @@ class ServedJob:
 
 WRITTEN = -1, -1  # no worker: what a callback's states have beyond the workers' sum
 METRICS_WRITTEN = (
-    "metrics have states that a callback changed, as evaluate() does, or that their reset_state keeps, and NFDT's "
-    "workers add up their own; hfdt run supports such metrics"
+    "a callback changed the states of metrics, as evaluate() does, and NFDT's workers add up their own; hfdt run "
+    "supports such callbacks"
 )
 
 

@@ -14,8 +14,10 @@ from client_shim.capture.data import FEED, FitValidation, capture_data
 from client_shim.feed import Feeder
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, first_batch_checksum, open_source
+from fdt.data.epochs import DrawnEpochs
 from fdt.errors import WorkerError
 from fdt.job import FEED_WINDOW, FeedData, FitArguments
+from fdt.rpc import job_pb2
 from fdt.rpc.session_pb2 import FeedWanted
 
 X = np.arange(30, dtype="float32").reshape(10, 3)
@@ -255,6 +257,17 @@ def test_epochs_end_with_data_whose_length_keras_knows(blobs, begun):
     counts = [open_source(captured.train, FitArguments(initial_epoch=1 + begun), blobs, 0, training=True, feed=Feed(
         FEED, blobs, lambda _: None)).count(epoch) for epoch in range(1, 5)]  # fmt: skip
     assert len(Sequence()) == 4 and counts == [3, 1, 3, 1]
+
+
+def test_a_pass_that_ends_early_is_followed_by_a_new_one():
+    """Five batches, two an epoch: in a pass of three the second epoch has one, and Keras begins the next pass."""
+    epochs = DrawnEpochs(FeedData(FEED, 2, length=5, first_epoch=1))
+    assert [epochs.count(epoch) for epoch in range(1, 5)] == [2, 2, 1, 2]
+    assert not epochs.over(1, 2)
+    assert epochs.over(2, 1)
+    assert [epochs.count(epoch) for epoch in range(3, 7)] == [2, 2, 1, 2]
+    assert DrawnEpochs(FeedData(FEED, 2, length=10**10)).count(0) == 2
+    assert job_pb2.FeedData(length=10**10, first_epoch=-1).length == 10**10
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")

@@ -78,5 +78,5 @@ def test_what_a_batch_hook_writes_is_where_workers_go_on(blobs):
 def test_states_that_are_no_sums_cannot_be_written(blobs, kind, metrics, state):
     found = step_metrics(blobs, kind, metrics)
     push(blobs, found, 0, state, 2.0)
-    with pytest.raises(UserError, match=r"metrics have states that a callback changed, as evaluate\(\) does"):
+    with pytest.raises(UserError, match=r"a callback changed the states of metrics, as evaluate\(\) does"):
         found.write(blobs.put_arrays([np.float32(0.0), np.float32(0.0)]))

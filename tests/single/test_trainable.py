@@ -274,28 +274,3 @@ def test_layers_without_an_input_are_built_for_the_rows_that_keras_traces(name: 
         flavor_of(model).build(model, (tf.TensorSpec([rows, 5, 3]), tf.TensorSpec([rows, 1])))
         assert model.input_shape == (rows, 5, 3)
         assert rows is None or tuple(model.layers[0].states[0].shape) == (rows, 2)
-
-
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_a_new_programs_metrics_begin_at_zero_where_a_reset_keeps_their_values(library: str) -> None:
-    keras = importlib.import_module(library)
-
-    class Lasting(keras.metrics.MeanSquaredError):  # type: ignore[misc]
-        def reset_state(self) -> None:
-            pass
-
-    class Least(keras.metrics.MeanSquaredError):  # type: ignore[misc]
-        def reset_state(self) -> None:
-            for variable in self.variables:
-                variable.assign(np.inf)
-
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse", metrics=[Lasting(name="lasting"), Least(name="least")])
-    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
-    model.evaluate(x, y, verbose=0)
-    trainable = Trainable(flavor_of(model), model)
-    model.reset_metrics()
-    now = trainable.metric_arrays()
-    assert [np.inf, np.inf] == [a for a in now if np.isinf(a)] and [4.0] == [a for a in now if a == 4]
-    assert trainable.new_metric_arrays() == [np.inf if np.isinf(a) else 0 for a in now]
-    assert trainable.metric_arrays() == now

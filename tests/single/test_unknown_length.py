@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.state import Settings
-from client_shim.unknown_length import EMPTY, ROWS, UPDATES, note_end, notes
+from client_shim.unknown_length import EMPTY, ENDED, ROWS, UPDATES, note_end, notes
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_what_keras_counts_where_an_epoch_ends(engine, batch, known, model, expe
 
 
 @pytest.mark.parametrize(
-    ("engine", "eager", "expected"), [("nfdt", False, [UPDATES]), ("nfdt", True, []), ("hfdt", False, [])]
+    ("engine", "eager", "expected"), [("nfdt", False, [ENDED]), ("nfdt", True, []), ("hfdt", False, [])]
 )
 def test_data_that_end_within_an_epoch(engine, eager, expected):
     said, hello = [], SimpleNamespace(workers=1)

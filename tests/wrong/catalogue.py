@@ -130,7 +130,8 @@ ALL = {path.stem: CheckedScript(path) for path in sorted(SCRIPTS.glob("*.py"))}
 # Those whose numbers under `nfdt run -np 1`, where the server is in the worker's process, are compared, too.
 NFDT = [
     *("fit_adversarial", "fit_annealed_weight", "fit_backup", "fit_dict_of_logs", "fit_divided_gradients"),
-    *("fit_drawn_seed", "fit_epoch_end_reads", "fit_evaluates_first", "fit_later_validation", "fit_named_batches"),
+    *("fit_drawn_seed", "fit_epoch_end_reads", "fit_evaluates_first", "fit_held_optimizers", "fit_later_validation"),
+    "fit_named_batches",
     *("fit_object_steps", "fit_overridden", "fit_raised_penalty", "fit_renamed_metric", "fit_reset_metrics"),
     *("fit_running_mean", "fit_summed_logs", "fit_weighted_by_updates", "fit_weighted_mean", "fit_whole_executions"),
 ]

@@ -78,6 +78,8 @@ def test_a_member_that_does_not_end_is_killed(tmp_path, monkeypatch):
     with subprocess.Popen(["true"]) as owner:
         owner.wait()
     with subprocess.Popen(["sleep", "600"], env={"FDT_ENGINE": f"unix:{store}/engine.sock"}) as member:
+        while not shm_reaper._members(str(store)):  # Popen returns a moment before the kernel lists an environment
+            assert member.poll() is None
         shm_reaper._take_care(str(store), owner.pid)
         assert member.wait(60) == -signal.SIGKILL
 

@@ -43,7 +43,8 @@ class Remote:
         orders: RowOrders | None = None,
         engine: str = "",
     ) -> None:
-        self._fit_checkpoints, self._orders, self._begins = fit_checkpoints, orders, engine == "hfdt"
+        self._fit_checkpoints, self._orders = fit_checkpoints, orders
+        self._sends_kept = engine == "hfdt"  # in the first epoch, states that a metric's reset keeps; NFDT sums its own
         self._preemption = preemption or Preemption()
         self._suspendable = self._suspends = False
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
@@ -85,9 +86,9 @@ class Remote:
     def epoch_begins(self, epoch: int) -> None:
         """Reset the state of the epoch and report its beginning."""
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
-        self._metrics, begins, self._begins = self._trainable.metric_arrays(), self._begins, False
-        if begins and all(array.dtype.kind in "biuf" and np.isfinite(array).all() for array in self._metrics):
-            self._metrics = [np.zeros_like(array) for array in self._metrics]  # ranks go on from what a reset keeps
+        self._metrics, sends, self._sends_kept = self._trainable.metric_arrays(), self._sends_kept, False
+        if sends and all(array.dtype.kind in "biuf" and np.isfinite(array).all() for array in self._metrics):
+            self._metrics = [np.zeros_like(array) for array in self._metrics]  # other ones go to the ranks
         self._reporters.epoch_begin(epoch)
 
     def step_done(self) -> None:

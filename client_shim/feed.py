@@ -16,7 +16,7 @@ from client_shim.call import trimmed
 from client_shim.resume import randomness
 from fdt.blobs import Blobs
 from fdt.data.epochs import DrawnEpochs
-from fdt.job import FEED_WINDOW
+from fdt.job import FEED_WINDOW, FeedData
 from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.service.client import Conversation
@@ -51,7 +51,7 @@ class Feeder:
         steps: DrawnEpochs | None = None,
     ) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
-        self._first, self._steps = first, steps
+        self._first, self._steps = first, steps or DrawnEpochs(FeedData(name, -1))
         self.ran_out = False  # the data, within an epoch of known steps
         self._ended = -1  # the last epoch whose end the client has heard of
         self._over = -1.0  # the last epoch that was drawn to its end; infinite: the thread has ended
@@ -85,7 +85,7 @@ class Feeder:
         with self._changed:
             self._ended = epoch
             self._changed.notify_all()
-            steps = self._count(epoch)
+            steps = self._steps.count(epoch)
             if steps is not None and self._allowed.get(epoch, 0) > steps:
                 self._changed.wait_for(lambda: self._over >= epoch)
 
@@ -119,12 +119,12 @@ class Feeder:
         if epoch < self._first:
             return all(not self._stopped for _ in batches)
         self._drawn(epoch - 1)  # also where it was discarded
-        index, steps = 0, self._count(epoch)
+        index, steps = 0, self._steps.count(epoch)
         while self._may_send(epoch, index):
             last = index == steps  # which is known before its end is drawn
             batch = None if last else next(batches, None)
             if batch is None:
-                self.ran_out |= self._steps is not None and self._steps.over(epoch, index)
+                self.ran_out |= self._steps.over(epoch, index)
                 self._send(FeedBatch(name=self._name, epoch=epoch, index=index, end=True))
                 if last:
                     if not self._may_end(epoch):
@@ -139,9 +139,6 @@ class Feeder:
             self._send(FeedBatch(name=self._name, epoch=epoch, index=index, arrays=ref, structure=structure))
             index += 1
         return False
-
-    def _count(self, epoch: int) -> int | None:
-        return None if self._steps is None else self._steps.count(epoch)
 
     def _drawn(self, epoch: float) -> None:
         with self._changed:

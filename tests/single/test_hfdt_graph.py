@@ -135,7 +135,7 @@ def test_buckets_are_full_or_the_last_and_one_without_tensors_is_there_for_what_
 
 
 def test_numbers_of_python_that_a_step_returns_keep_their_digits():
-    """Keras 3 hands over tensors, and tf_keras numbers."""
+    """Keras 3 returns tensors, and tf_keras numbers."""
     model = ShardedModel.__new__(ShardedModel)
     model.counted = tf.constant([0, 3, 4])
     for number in (1.4500414239683, np.float64(1.4500414239683), tf.constant(1.4500414239683, tf.float64)):

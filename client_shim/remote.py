@@ -8,9 +8,9 @@ import numpy as np
 
 from client_shim.preemption import Preemption
 from client_shim.row_orders import RowOrders
-from client_shim.script import ScriptError
+from client_shim.script import failure_of
 from fdt.blobs import Blobs
-from fdt.errors import NeedsReplica, WorkerError
+from fdt.errors import WorkerError
 from fdt.job import JobSpec, State
 from fdt.keras import is_of_keras
 from fdt.report import Reporters
@@ -53,6 +53,7 @@ class Remote:
         self._model = trainable.model_arrays()  # the workers' values as of the last message
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
+        self._idle = False  # the workers have answered every command
         self._extra: dict[str, float] = {}
         self._of_states: list[str] | None = None  # logs that Keras computes here, from states; None: not known yet
         self._metrics: list[Array] = []  # as the workers have them in this epoch
@@ -74,8 +75,11 @@ class Remote:
         self._talk.close()
 
     def cancel(self) -> None:
-        """Cancel the job; never raises."""
-        self._talk.cancel()
+        """Abandon the job; never raises. Workers that wait for a command can train the next job; others are ended."""
+        if self._idle:
+            self._send(finish=pb.Finish())
+        else:
+            self._talk.cancel()
 
     # -- events of Keras's callback list (watched.py) -----------------------------------------------------------------
     def begun(self) -> None:
@@ -242,6 +246,7 @@ class Remote:
 
     # -- messages -----------------------------------------------------------------------------------------------------
     def _send(self, **kind: Any) -> None:
+        self._idle = False
         self._talk.send(pb.Command(job=self._job.id, **kind))
 
     def _wait(self, *kinds: str) -> Any:
@@ -251,6 +256,7 @@ class Remote:
                 self._reporters.event(event)
                 kind = event.WhichOneof("kind")
                 if kind in kinds:
+                    self._idle = kind in ("ready", "epoch_end", "evaluated")
                     return getattr(event, kind)
                 self._pass_on(kind, event)
             raise_held()  # the events may have ended because of a signal
@@ -276,7 +282,7 @@ class Remote:
         elif kind == "note":
             self._reporters.note(event.note.text)
         elif kind == "failed":
-            raise _failure(event.failed)
+            raise failure_of(event.failed)
         elif kind == "feed_wanted" and self._feeder is not None:
             self._feeder.wanted(event.feed_wanted)
 
@@ -290,9 +296,3 @@ class Remote:
             if self._suspends:
                 self._fit_checkpoints.wait()
                 self._preemption.check()
-
-
-def _failure(failed: pb.Failed) -> Exception:
-    if failed.replica:
-        return NeedsReplica(failed.message, failed.replica, trained=True)
-    return ScriptError(failed.detail) if failed.users_code else WorkerError(failed.message)

@@ -16,7 +16,8 @@ from client_shim import notebook
 from fdt import PACKAGES
 from fdt.cli import DASH_M, module_of
 from fdt.ending import behind
-from fdt.errors import EXIT_INTERRUPTED, UserError
+from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UserError, WorkerError
+from fdt.rpc.session_pb2 import Failed
 from fdt.signals import Ended
 
 OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
@@ -27,6 +28,13 @@ Rewrite = Callable[[ast.Module], ast.Module]
 
 class ScriptError(Exception):
     """An error of the script's own code in a worker; `str` is its traceback."""
+
+
+def failure_of(failed: Failed) -> Exception:
+    """Return the error of a job that failed."""
+    if failed.replica:
+        return NeedsReplica(failed.message, failed.replica, trained=True)
+    return ScriptError(failed.detail) if failed.users_code else WorkerError(failed.message)
 
 
 def run_script(

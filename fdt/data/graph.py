@@ -21,7 +21,7 @@ from fdt.blobs import Blobs
 from fdt.data import division, pipeline, source
 from fdt.data.epochs import EpochBoundary, Epochs, iterators_before
 from fdt.data.pipeline import Parts
-from fdt.data.source import ReadBatch, as_is
+from fdt.data.source import ReadBatch, as_is, deleted_apart
 from fdt.job import GraphData
 from fdt.typing import Batch, Dataset
 
@@ -78,7 +78,7 @@ class GraphSource:
 
     def first_batch(self) -> Batch:
         """Return the first batch of the first epoch from a separate pipeline: the source does not advance."""
-        return next(iter(self._whole()))
+        return next(deleted_apart(iter(self._whole())))
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         """Implement Source."""
@@ -158,7 +158,7 @@ class _Passes:
             self._dataset, self._made = self._build(), 0
         passes = {self._before(earlier) for earlier in range(number if self._caches or self._read else 0)}
         for made in range(self._made, wanted):
-            missed = iter(self._dataset)
+            missed = deleted_apart(iter(self._dataset))
             if made in passes:
                 count = pipeline.ALL if self._caches and made == self._before(0) else self._read
                 _drain(islice(missed, min(count, self._take or count)))  # a cache keeps the order of pass 0
@@ -174,15 +174,18 @@ class _PassReader:
     ) -> None:
         self._passes, self._decorate, self._count = passes, decorate, take
         self._first, self._again = first, again
+        self._decorated: tuple[Dataset, Dataset] | None = None  # a pipeline and its batches
 
     def epoch(self, epoch: int) -> Dataset:
         """Return the epoch's batches, of which the caller makes one iterator."""
         whole = self._passes.dataset(epoch - self._first)
-        return self._decorate(whole.take(self._count) if self._count else whole)
+        if self._decorated is None or self._decorated[0] is not whole:
+            self._decorated = whole, self._decorate(whole.take(self._count) if self._count else whole)
+        return self._decorated[1]
 
     def read(self, epoch: int) -> Any:
         """Return an iterator of the epoch; the caller may stop before its end."""
-        return iter(self.epoch(epoch))
+        return deleted_apart(iter(self.epoch(epoch)))
 
 
 class _LongPassReader(_PassReader):
@@ -213,7 +216,7 @@ class _LongPassReader(_PassReader):
     def _go_on(self) -> Dataset:
         head = None if self._iterator is None else self._iterator.get_next_as_optional()
         if head is None or (self._again and not bool(head.has_value())):
-            self._iterator = iter(self._decorate(self._passes.dataset(self._number)))
+            self._iterator = deleted_apart(iter(self._decorate(self._passes.dataset(self._number))))
             self._number += 1
             head = self._iterator.get_next_as_optional()
         return _rest(head, self._iterator, self._count - 1)

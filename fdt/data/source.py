@@ -1,5 +1,9 @@
 """The interfaces of a job's data, and a rank's part of whole batches, cut in the TensorFlow graph."""
 
+import functools
+import queue
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -30,8 +34,35 @@ class SinglePass(dataset_ops.UnaryUnchangedStructureDataset):
         self._one: Any = None
 
     def __iter__(self) -> Any:
-        self._one = self._one or iter(self._input_dataset)
+        self._one = self._one or deleted_apart(iter(self._input_dataset))
         return self._one
+
+
+def deleted_apart(iterator: Any) -> Any:
+    """Return `iterator`, an eager one of a dataset. When it is deleted, a thread deletes TensorFlow's part of it.
+
+    This deletion waits for the thread that tunes the pipeline. In a part of all cases, that thread then sleeps on, as
+    long again as the iterator has existed, 60 s at most: it may look for the end before TensorFlow 2.21 notes it
+    (tensorflow/core/framework/model.cc, Model::OptimizeLoop). Ranks that wait for each other would all wait.
+    """
+    weakref.finalize(iterator, _deletions().put, iterator._iterator_resource)
+    return iterator
+
+
+@functools.cache
+def _deletions() -> "queue.SimpleQueue[Any]":
+    """Return the queue of a thread that deletes what it gets. A finalizer may put at any time."""
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def delete() -> None:
+        while True:
+            held = [ended.get()]
+            if not threading.main_thread().is_alive():  # Python ends: what this frame holds ends with the process
+                threading.Event().wait()
+            held.clear()
+
+    threading.Thread(target=delete, name="deletion of iterators", daemon=True).start()
+    return ended
 
 
 class Source(Protocol):

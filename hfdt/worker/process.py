@@ -87,12 +87,14 @@ class HfdtWorker:
                 self._report(command, error)
 
     def _report(self, command: Command, error: Exception) -> None:
-        """Send the failure. A rank that refuses a job can train the next, unless its connections are lost."""
+        """Send the failure. A rank can train the next job after one that it refused or whose step the script's own code
+        ended, unless its connections are lost.
+        """
         from hfdt.collectives import explained
 
         shown = explained(error, self._comm.rank)
         failed = failure(shown)
-        if command.HasField("setup") and not failed.detail and shown is error:
+        if command.HasField("setup") and (failed.users_code or not failed.detail) and shown is error:
             failed.refused = self._forget(command.setup.job)
         self._send(command.job, failed=failed)
         if failed.refused:

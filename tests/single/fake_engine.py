@@ -18,13 +18,15 @@ from fdt.trainable import build
 
 
 class FakeClient:
-    """Stands for a TrainingClient. `jobs`: every job set up; `commands`: every command's kind."""
+    """Stands for a TrainingClient. `jobs`: every job set up; `commands`: every command's kind, `sent` also of those that
+    nobody waited for."""
 
     def __init__(self, blobs: LocalBlobs, engine: str = "hfdt") -> None:
         self.blobs = blobs
         self.hello = SimpleNamespace(engine=engine, workers=1)
         self.jobs: list[JobSpec] = []
         self.commands: list[str] = []
+        self.sent: list[str] = []
         self.changed: list[tuple[bool, bool]] = []  # (model, optimizer) of each Epoch
         self.extra: dict[str, float] = {}
         self.fail: pb.Failed | None = None
@@ -43,6 +45,7 @@ class FakeConversation:
     pending: deque[pb.Command] = field(default_factory=deque)
 
     def send(self, command: pb.Command) -> None:
+        self.client.sent.append(command.WhichOneof("kind"))
         self.pending.append(command)
 
     def close(self) -> None: ...

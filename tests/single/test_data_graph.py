@@ -1,9 +1,13 @@
 """tf.data pipelines: the same batches in the same order in every process that rebuilds them."""
 
+import gc
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
+import weakref
 from pathlib import Path
 
 import keras
@@ -165,6 +169,23 @@ def test_a_seeded_shuffle_keeps_the_order_of_the_scripts_fit_also_after_a_restar
         iter(dataset)  # as a worker's fit may do
         assert [y.numpy().tolist() for (_, y), _ in dataset] == order
         assert labels(opened(blobs, make(), **options), epoch) == order, "a worker that was started anew"
+
+
+def test_an_iterator_of_a_fit_is_deleted_by_a_thread_of_its_own(blobs):
+    """TensorFlow may wait as long again as the iterator has existed."""
+    deleted = queue.SimpleQueue()
+    iterator = iter(SinglePass(opened(blobs, arrays().batch(64)).slices(0, 0, 2)))
+    weakref.finalize(iterator._iterator_resource, lambda: deleted.put(threading.current_thread().name))
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert deleted.get(timeout=120) == "deletion of iterators"
+
+
+def test_a_pipeline_is_traced_once_for_all_epochs(blobs):
+    source = opened(blobs, arrays().shuffle(N).batch(64))
+    first = source.slices(0, 0, 2)
+    assert source.slices(1, 0, 2) is first and source.slices(0, 0, 2) is not first
 
 
 def read_to_draw(dataset):

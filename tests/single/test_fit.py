@@ -234,14 +234,23 @@ def test_keras_is_left_as_it_was(keras: Any, client: FakeClient) -> None:
     model.fit(x, y, **ARGUMENTS)
 
 
-def test_a_raising_callback_ends_the_job(client: FakeClient) -> None:
+@pytest.mark.parametrize(
+    ("event", "sent"),
+    [
+        ("on_train_begin", ["setup", "finish"]),
+        ("on_epoch_end", ["setup", "epoch", "finish"]),  # the workers wait for a command, and stay ready
+        ("on_train_batch_end", ["setup", "epoch"]),  # they train
+    ],
+)
+def test_a_raising_callback_ends_the_job(client: FakeClient, event: str, sent: list[str]) -> None:
     import keras
 
     model, x, y = made(keras, model_zoo.dense)
-    bad = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: {}["key"])
+    bad = type("Bad", (keras.callbacks.Callback,), {event: lambda *_, **__: {}["key"]})()
     with remotely(client), pytest.raises(KeyError):
         model.fit(x, y, callbacks=[bad], **ARGUMENTS)
-    assert client.cancelled == 1 and not list(client.blobs.directory.iterdir())
+    assert client.sent == sent and client.cancelled == ("finish" not in sent)
+    assert not list(client.blobs.directory.iterdir())
 
 
 @pytest.mark.parametrize(("users_code", "error"), [(True, ScriptError), (False, WorkerError)])

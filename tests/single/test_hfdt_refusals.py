@@ -49,6 +49,14 @@ def test_a_refusal_names_its_remedy_and_the_session_is_closed():
     assert (failed.refused, failed.replica, closed) == (True, "the loss does not split", [1])
 
 
+def test_a_rank_trains_the_next_job_after_an_error_of_the_scripts_own_code():
+    try:
+        [].index(1)
+    except ValueError as error:  # this file is none of the project's packages
+        failed = reported(setup(), error)
+    assert failed.users_code and failed.refused
+
+
 @pytest.mark.parametrize(
     ("command", "error", "close"),
     [

@@ -45,10 +45,12 @@ DATA = {
     "first fit": (twice, None),
     "second fit": (twice.prefetch(1), 2),
 }
+model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+start = model.get_weights()
 for name, (data, steps) in DATA.items():
     keras.utils.set_random_seed(72)
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-    model.compile(optimizer=keras.optimizers.Adam(0.1), loss="mse")
+    model.set_weights(start)
     history = model.fit(data, epochs=3, steps_per_epoch=steps, shuffle=False, verbose=0)
     print(name, int(model.optimizer.iterations), [f"{v:.12g}" for v in history.history["loss"]])
 print("weights", *[f"{float(tf.reduce_sum(w)):.12g} {float(tf.norm(w)):.12g}" for w in model.trainable_variables])

@@ -1,7 +1,9 @@
 """The interfaces of a job's data, and a rank's part of whole batches, cut in the TensorFlow graph."""
 
+import contextlib
 import functools
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -49,17 +51,24 @@ def deleted_apart(iterator: Any) -> Any:
     return iterator
 
 
+HELD_S = 0.2  # between looks at those to delete that others hold
+_OWN_REFERENCES = 3  # of the list, the loop and the call
+
+
 @functools.cache
 def _deletions() -> "queue.SimpleQueue[Any]":
     """Return the queue of a thread that deletes what it gets. A finalizer may put at any time."""
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def delete() -> None:
+        held: list[Any] = []
         while True:
-            held = [ended.get()]
+            with contextlib.suppress(queue.Empty):
+                held.append(ended.get(timeout=HELD_S if held else None))
             if not threading.main_thread().is_alive():  # Python ends: what this frame holds ends with the process
                 threading.Event().wait()
-            held.clear()
+            # Others hold some for a moment, such as the garbage collector, which would delete them in its own thread.
+            held = [each for each in held if sys.getrefcount(each) > _OWN_REFERENCES]
 
     threading.Thread(target=delete, name="deletion of iterators", daemon=True).start()
     return ended

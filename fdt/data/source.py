@@ -52,13 +52,13 @@ def deleted_apart(iterator: Any) -> Any:
 
 
 HELD_S = 0.2  # between looks at those to delete that others hold
-_OWN_REFERENCES = 3  # of the list, the loop and the call
 
 
 @functools.cache
 def _deletions() -> "queue.SimpleQueue[Any]":
     """Return the queue of a thread that deletes what it gets. A finalizer may put at any time."""
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    own = _references([object()])[0]
 
     def delete() -> None:
         held: list[Any] = []
@@ -68,10 +68,14 @@ def _deletions() -> "queue.SimpleQueue[Any]":
             if not threading.main_thread().is_alive():  # Python ends: what this frame holds ends with the process
                 threading.Event().wait()
             # Others hold some for a moment, such as the garbage collector, which would delete them in its own thread.
-            held = [each for each in held if sys.getrefcount(each) > _OWN_REFERENCES]
+            held = [each for each, count in zip(held, _references(held), strict=True) if count > own]
 
     threading.Thread(target=delete, name="deletion of iterators", daemon=True).start()
     return ended
+
+
+def _references(objects: list[Any]) -> list[int]:
+    return [sys.getrefcount(each) for each in objects]
 
 
 class Source(Protocol):

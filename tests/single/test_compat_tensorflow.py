@@ -1,10 +1,12 @@
 """What this project relies on in TensorFlow beside its public interface: private functions, attributes and tables."""
 
+import gc
 import importlib
 import inspect
 import pathlib
 import random
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -28,6 +30,16 @@ def gradient(function):
         tape.watch(X)
         y = function(X)
     return tape.gradient(y, X)
+
+
+# -- iterators (fdt/data/source.py) ------------------------------------------------------------------------------------
+def test_an_iterators_resource_is_deleted_with_the_last_reference_to_its_tensor():
+    iterator = iter(tf.data.Dataset.range(3))
+    next(iterator)
+    resource = iterator._iterator_resource
+    del iterator
+    gc.collect()
+    assert resource.dtype == tf.resource and sys.getrefcount(resource) == 2, "this function's and the call's"
 
 
 # -- the C++ tape (replica/tape.py) ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -175,10 +176,13 @@ def test_an_iterator_of_a_fit_is_deleted_by_a_thread_of_its_own(blobs):
     """TensorFlow may wait as long again as the iterator has existed."""
     deleted = queue.SimpleQueue()
     iterator = iter(SinglePass(opened(blobs, arrays().batch(64)).slices(0, 0, 2)))
-    weakref.finalize(iterator._iterator_resource, lambda: deleted.put(threading.current_thread().name))
+    resource = iterator._iterator_resource
+    weakref.finalize(resource, lambda: deleted.put(threading.current_thread().name))
     next(iterator)
     del iterator
     gc.collect()
+    time.sleep(0.1)  # the thread has it, and waits until nobody else does
+    del resource
     assert deleted.get(timeout=120) == "deletion of iterators"
 
 

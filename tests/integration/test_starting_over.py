@@ -152,17 +152,25 @@ def workers():
     children = psutil.Process().children(recursive=True)
     return sorted(child.pid for child in children if child.cmdline()[1:] == ["-m", "hfdt.worker.process"])
 
-def fit(kind):
+def fit(kind, *callbacks):
     inputs = keras.Input((6,))
     model = kind(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", "mse")
-    return model.fit(x, y, batch_size=12, epochs=2, shuffle=False, verbose=0).history["loss"]
+    return model.fit(x, y, batch_size=12, epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks)).history["loss"]
+
+class Raising(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise RuntimeError(f"at the end of epoch {epoch}")
 
 try:
     fit(Columns)
 except Exception as error:
     print(type(error).__name__, "columns" in str(error))
 before = workers()
+try:
+    fit(keras.Model, Raising())
+except RuntimeError as error:
+    print(error)
 print(fit(keras.Model), len(before), workers() == before)
 """
 
@@ -193,5 +201,6 @@ def test_workers_that_refused_a_fit_train_the_next(tmp_path):
     assert "hfdt: error: Columns.train_step (refused.py:" in ended.value.stderr
     alone = run(tmp_path, "refused.py").stdout.splitlines()
     assert said[0] == "NeedsReplica True"
-    assert said[1].endswith(" 2 True")
-    assert not difference(alone[-1].partition("]")[0], said[1].partition("]")[0], 1e-6)
+    assert said[1] == "at the end of epoch 0"
+    assert said[2].endswith(" 2 True")
+    assert not difference(alone[-1].partition("]")[0], said[2].partition("]")[0], 1e-6)

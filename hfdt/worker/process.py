@@ -87,8 +87,9 @@ class HfdtWorker:
                 self._report(command, error)
 
     def _report(self, command: Command, error: Exception) -> None:
-        """Send the failure. A rank can train the next job after one that it refused or whose step the script's own code
-        ended, unless its connections are lost.
+        """Send the failure. Ranks that refuse a job, or cannot trace the script's step, can train the next job.
+
+        That does not hold where their connections are lost.
         """
         from hfdt.collectives import explained
 

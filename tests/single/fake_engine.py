@@ -18,8 +18,10 @@ from fdt.trainable import build
 
 
 class FakeClient:
-    """Stands for a TrainingClient. `jobs`: every job set up; `commands`: every command's kind, `sent` also of those that
-    nobody waited for."""
+    """Stands for a TrainingClient. `jobs`: every job set up; `commands`: every command's kind.
+
+    `sent`: also those whose answer nobody waited for.
+    """
 
     def __init__(self, blobs: LocalBlobs, engine: str = "hfdt") -> None:
         self.blobs = blobs

@@ -44,6 +44,7 @@ class Remote:
         engine: str = "",
     ) -> None:
         self._fit_checkpoints, self._orders = fit_checkpoints, orders
+        self._engine = engine
         self._sends_kept = engine == "hfdt"  # in the first epoch, states that a metric's reset keeps; NFDT sums its own
         self._preemption = preemption or Preemption()
         self._suspendable = self._suspends = False
@@ -75,8 +76,8 @@ class Remote:
         self._talk.close()
 
     def cancel(self) -> None:
-        """Abandon the job; never raises. Workers that wait for a command can train the next job; others are ended."""
-        if self._idle:
+        """Abandon the job; never raises. HFDT's ranks that wait for a command can train the next job."""
+        if self._idle and self._engine == "hfdt" and not self._suspends:
             self._send(finish=pb.Finish())
         else:
             self._talk.cancel()

@@ -18,7 +18,6 @@ from client_shim.replica.iterators import catching, opened_at, read_elsewhere
 from client_shim.replica.steps import of_script, where
 from fdt.compat.tensorflow import dataset_ops
 from fdt.data import division
-from fdt.data.source import deleted_apart
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from fdt.typing import Batch, Dataset, Tensor
@@ -109,9 +108,6 @@ class InputDivision:
     def _iter(self, original: Any, dataset: Dataset) -> Any:
         if self._exchange.size == 1 or mode.undivided or not tf.executing_eagerly():
             return original(dataset)
-        return deleted_apart(self._open(original, dataset))
-
-    def _open(self, original: Any, dataset: Dataset) -> Any:
         found = self._found(dataset)
         if isinstance(found, str):
             opened = opened_at()

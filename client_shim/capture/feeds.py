@@ -11,7 +11,6 @@ import tensorflow as tf
 from client_shim.call import trimmed
 from client_shim.capture.data import FitData
 from client_shim.feed import Epochs
-from fdt.data.source import deleted_apart
 from fdt.errors import CaptureError
 
 _GENERATORS = "GeneratorDataAdapter"  # the adapter's name in both flavors
@@ -183,11 +182,11 @@ class _MadeWhenRead:
 
     def __iter__(self) -> Iterator[Any]:
         begins, self._begins = self._begins, False
-        return deleted_apart(iter(self._dataset)) if begins else _elements(self._dataset)
+        return iter(self._dataset) if begins else _elements(self._dataset)
 
 
 def _elements(dataset: Any) -> Iterator[Any]:
-    yield from deleted_apart(iter(dataset))
+    yield from dataset
 
 
 def _as_asked(dataset: Any) -> tuple[Any, int]:

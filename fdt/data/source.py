@@ -46,6 +46,8 @@ def deleted_apart(iterator: Any) -> Any:
     This deletion waits for the thread that tunes the pipeline. In a part of all cases, that thread then sleeps on, as
     long again as the iterator has existed, 60 s at most: it may look for the end before TensorFlow 2.21 notes it
     (tensorflow/core/framework/model.cc, Model::OptimizeLoop). Ranks that wait for each other would all wait.
+
+    A script's own iterators are not deleted so: it sees when a generator closes and a cached file is unlocked.
     """
     weakref.finalize(iterator, _deletions().put, iterator._iterator_resource)
     return iterator

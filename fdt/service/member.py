@@ -146,10 +146,11 @@ class Member:
                     self._on_feed(command.feed)
                 elif command.HasField("where"):
                     self.send(Event(job=command.job, standing=self._standing(command.where)))
-                elif command.HasField("suspend"):
-                    self._suspended.set()
-                    self._incoming.put(command)
                 else:
+                    if command.HasField("suspend"):
+                        self._suspended.set()
+                    elif command.HasField("setup"):  # the request was an earlier job's, which ended before its commit
+                        self._suspended.clear()
                     self._incoming.put(command)
         except (grpc.RpcError, StreamBroken):
             pass

@@ -26,7 +26,8 @@ for command in member.commands():
     kind = command.WhichOneof("kind")
     if kind == "setup":
         print("hello from", member.rank)
-        member.send(Event(job=command.job, ready=Ready(steps_per_epoch=3, notes=f"note\nrank {member.rank}")))
+        ready = Ready(steps_per_epoch=3, notes=f"note\nrank {member.rank}", suspendable=member.suspended)
+        member.send(Event(job=command.job, ready=ready))
     elif kind == "epoch":
         if member.rank == 1 and dies(command.epoch.epoch):
             os.kill(os.getpid(), signal.SIGKILL)

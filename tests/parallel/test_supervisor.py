@@ -19,7 +19,7 @@ from fdt.errors import UsageError, UserError
 from fdt.launch import Exit, LocalLauncher
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
-from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup
+from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup, Suspend
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.client import TrainingClient
 from fdt.service.member import ENGINE_GONE, ENGINE_VARIABLE
@@ -59,7 +59,7 @@ def served(request, tmp_path):
     assert not engine.blobs.directory.exists()
 
 
-def converse(client, job, epoch, **options):
+def converse(client, job, epoch, *, suspends=False, **options):
     """One job of one epoch; its events by kind."""
     conversation = client.train()
     conversation.send(Command(job=job, setup=Setup(job=JobSpec(options=options))))
@@ -70,9 +70,19 @@ def converse(client, job, epoch, **options):
         if kind == "ready":
             conversation.send(Command(job=job, epoch=Epoch(epoch=epoch)))
         elif kind == "epoch_end":
+            if suspends:
+                conversation.send(Command(job=job, suspend=Suspend()))
             conversation.send(Command(job=job, finish=Finish()))
     conversation.close()
     return heard
+
+
+def test_a_request_to_suspend_ends_with_its_job(served):
+    client = TrainingClient(served[1].address, "right")
+    converse(client, "a", 0, suspends=True)
+    (ready,) = converse(client, "b", 0)["ready"]
+    assert not ready.suspendable, "the ranks would end the epoch of another job"
+    client.close()
 
 
 def test_a_crew_trains_jobs_and_survives_a_killed_member(served):

@@ -296,6 +296,7 @@ def test_a_preempted_fit_goes_on_to_the_same_numbers(tmp_path, preemption, conve
     saved = "the end of epoch 1 of fit 1" if conversation is not AtStart else ""
     assert preemption.saved == saved
     assert client.suspended == (conversation is Signalled)
+    assert "finish" not in client.sent, "its ranks may have the request, which would end epochs of the next job"
     if conversation is not AtStart:
         assert any("SIGTERM: the run is saved" in line for line in notes)
     _, _, found = run(tmp_path, Signalled, Preemption(), resumed=True, due=False)

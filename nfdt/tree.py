@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fdt.errors import UserError
+
 Array = Any  # NumPy's, TensorFlow's or a TracedValue
 Tree = Any  # lists, tuples, dicts and dataclasses of arrays; None and plain Python values are structure
 
@@ -209,6 +211,13 @@ class TracedProgram:
         tree_map(lambda leaf: nodes.append(leaf.node), tree)
         return nodes
 
+    def gradients(self, arrays: Sequence[Any], variables: int) -> list[int]:
+        """Return the nodes of an update's gradients. Raises UserError unless there is one for each variable."""
+        if len(arrays) != variables:
+            wanted = f"an algorithm's update must have a gradient for each of the {variables} trainable variables"
+            raise UserError(f"{wanted}. Received: {len(arrays)}")
+        return self.outputs(arrays)
+
     @property
     def key(self) -> tuple[Any, ...]:
         """The program's identity: the number of inputs and the operations."""
@@ -245,7 +254,7 @@ def _operator(name: str, swapped: bool = False) -> Callable[["TracedValue", Any]
 
 
 class TracedValue:
-    """Placeholder for an array while an algorithm runs. A decision that depends on it raises TypeError."""
+    """Placeholder for an array while an algorithm runs. A comparison or a decision by it raises TypeError."""
 
     __slots__ = ("node", "program")
     __array_ufunc__ = None  # makes NumPy scalars defer to these operators
@@ -258,10 +267,13 @@ class TracedValue:
         """Append the named function (nfdt/tree.py) to the program."""
         return self.program.add(name, *operands)
 
-    def __bool__(self) -> bool:
+    def _decide(self, other: Any = None) -> bool:
         raise TypeError(
             "an algorithm must not use arrays as conditions: use minimum and maximum of nfdt/tree.py, or Python values"
         )
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _decide
+    __hash__ = object.__hash__
 
     def __neg__(self) -> "TracedValue":
         return self.program.add("sub", 0.0, self)

@@ -206,8 +206,8 @@ class ModelApplier:
         if update is None:
             return _Program(tape, outputs, absent=absent, changed=changed)
         scale = (True, update.lr_scale.node) if hasattr(update.lr_scale, "node") else update.lr_scale
-        given = tape.outputs(update.gradient)
-        fresh = given if update.fresh is None else tape.outputs(update.fresh)
+        given = tape.gradients(update.gradient, len(self.params))
+        fresh = given if update.fresh is None else tape.gradients(update.fresh, len(self.params))
         fresh_of_algorithm = fresh if update.momentum == "algorithm" else None
         return _Program(tape, outputs, given, fresh_of_algorithm, scale, update.steps, absent, changed)
 

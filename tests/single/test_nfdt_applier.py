@@ -358,9 +358,24 @@ def test_a_held_gradient_is_not_overwritten_by_the_next():
     npt.assert_allclose(applier.params[0].numpy(), START - 1.0)
 
 
-def test_deciding_by_an_array_is_an_error():
+@pytest.mark.parametrize(
+    "decides",
+    [
+        *(bool, lambda t: t == 1, lambda t: t != 1, lambda t: t < 1, lambda t: t <= 1),
+        *(lambda t: t > 1, lambda t: 1 >= t, lambda t: t in (0, 1)),
+    ],
+)
+def test_deciding_by_an_array_is_an_error(decides):
     with pytest.raises(TypeError, match="must not use arrays as conditions"):
-        bool(TracedValue(TracedProgram(), 0))
+        decides(TracedValue(TracedProgram(), 0))
+
+
+def test_an_update_without_a_variables_gradient_is_refused():
+    short = replace(algorithms.make("asgd"), push=lambda shared, mine, params, p: (AlgorithmUpdate([]), shared, mine))
+    core = AlgorithmState(short, ModelApplier(part_of(keras.optimizers.SGD(1.0))), 1)
+    core.pull(0)
+    with pytest.raises(UserError, match="a gradient for each of the 1 trainable variables. Received: 0"):
+        push(core, 0, 1, [np.ones(2)])
 
 
 def test_the_plain_applier_never_writes_in_place():

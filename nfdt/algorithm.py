@@ -11,9 +11,10 @@ The scheduler calls `flush` when no worker computes and either the algorithm mak
 epoch ends. `flush` applies the pushes that the algorithm still holds, because no other push will come. So a round ends
 even if a worker leaves or the data end within it.
 
-State is any tree (nfdt/tree.py). Decisions use Python values: counts and worker numbers are Python values. Arithmetic
-uses operators and the functions of nfdt/tree.py, so one file runs on NumPy and is compiled in the server. `params` and
-all arguments are immutable snapshots; `params` is a list of arrays, one per trainable variable, in its shape and dtype.
+State is any tree (nfdt/tree.py). Decisions use Python values, such as `worker`, `seconds`, `batches`, and numbers in
+the state. `tau`, `samples`, `eta` and `mu` are arrays, and a decision by an array is an error. Arithmetic uses
+operators and the functions of nfdt/tree.py, so one file runs on NumPy and is compiled in the server. `params` and all
+arguments are immutable snapshots; `params` is a list of arrays, one per trainable variable, in its shape and dtype.
 """
 
 from collections.abc import Callable, Mapping

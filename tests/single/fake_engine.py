@@ -20,7 +20,7 @@ from fdt.trainable import build
 class FakeClient:
     """Stands for a TrainingClient. `jobs`: every job set up; `commands`: every command's kind.
 
-    `sent`: also those whose answer nobody waited for.
+    `sent`: the same, with those whose answer the client did not wait for.
     """
 
     def __init__(self, blobs: LocalBlobs, engine: str = "hfdt") -> None:

@@ -181,7 +181,7 @@ def test_an_iterator_of_a_fit_is_deleted_by_a_thread_of_its_own(blobs):
     next(iterator)
     del iterator
     gc.collect()
-    time.sleep(0.1)  # the thread has it, and waits until nobody else does
+    time.sleep(0.1)  # the thread has it, and waits until it holds the last reference
     del resource
     assert deleted.get(timeout=120) == "deletion of iterators"
 
